@@ -1,0 +1,5 @@
+"""`python -m packimport`."""
+
+from packimport.cli import main
+
+main()

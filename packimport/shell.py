@@ -1,0 +1,136 @@
+"""Shell: what both commands share: a group with a default command, and the way out.
+
+`run` is the one place that turns outcomes into exit codes:
+
+    0, 1   what the command returned
+    2      wrong usage
+    3      the input is refused, or the machine refuses (no file, no space, no memory)
+    4      a fault of ours
+    130    interrupted; 141 the reader of our output went away
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from packimport.errors import PackimportError, printable
+
+TRACEBACK = "PACKIMPORT_TRACEBACK"
+
+
+class DefaultGroup(click.Group):
+    """A group whose command `default` runs when the first argument names no command.
+
+    Its help is the default command's, followed by the other commands. A folder
+    that is named like a command is passed as `./NAME`.
+    """
+
+    def __init__(self, *, default: str, **settings: Any) -> None:  # click's own settings
+        super().__init__(**settings)
+        self.default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default command in front, unless a command or the group's own option comes."""
+        known = {name for name, command in self.commands.items() if not command.hidden}
+        known |= {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if not args or args[0] not in known:
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A usage line for each command."""
+        for name, command in self.commands.items():
+            pieces = command.collect_usage_pieces(click.Context(command, ctx, name))
+            program = ctx.command_path if name == self.default else f"{ctx.command_path} {name}"
+            formatter.write_usage(program, " ".join(pieces))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options of the default command, then the commands."""
+        default = self.commands[self.default]
+        default.format_options(click.Context(default, ctx, self.default), formatter)
+        self.format_commands(ctx, formatter)
+
+
+def run(command: click.Command, name: str, args: Sequence[str] | None = None) -> NoReturn:
+    """Run `command` under the program name `name` and exit.
+
+    args: None for those of the process. The command returns its exit code, or
+    None for 0; it raises PackimportError for what it refuses. Errors are one
+    line on standard error; with PACKIMPORT_TRACEBACK=1 their traceback stands
+    above it.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A Windows console or a redirect may be cp1252: print \u2265 rather than fail.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(_outcome(command, name, args))
+
+
+def _outcome(command: click.Command, name: str, args: Sequence[str] | None) -> int:
+    try:
+        # Not command.main: that ends the process itself where a pipe breaks.
+        with command.make_context(name, list(sys.argv[1:] if args is None else args)) as context:
+            result = command.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.Abort:
+        return _interrupted()
+    except KeyboardInterrupt:
+        return _interrupted()
+    except click.ClickException as error:
+        return _fail(name, f"{error.format_message()} {_hint(error, name)}".rstrip(), 2, error)
+    except PackimportError as error:
+        return _fail(name, str(error), error.exit_code, error)
+    except OSError as error:
+        if _is_broken_pipe(error):
+            return _reader_left()
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(name, f"{where}{error.strerror or error}", 3, error)
+    except MemoryError as error:
+        return _fail(name, "not enough memory", 3, error)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}; this is a fault of {name}. "
+        return _fail(name, f"{text}Set {TRACEBACK}=1 to see where, and report it.", 4, error)
+    return result if isinstance(result, int) else 0
+
+
+def _hint(error: click.ClickException, name: str) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    named = context is not None and not context.command.hidden
+    return f"Try '{context.command_path if context and named else name} --help'."
+
+
+def _fail(name: str, text: str, code: int, error: BaseException) -> int:
+    if os.environ.get(TRACEBACK, "") not in ("", "0"):
+        traceback.print_exception(error)
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(f"{name}: error: {printable(' '.join(text.splitlines()))}", err=True)
+    return code
+
+
+def _interrupted() -> int:
+    click.echo(err=True)
+    return 130
+
+
+def _is_broken_pipe(error: OSError) -> bool:
+    # Windows says EINVAL of a pipe without a reader.
+    windows = os.name == "nt" and error.errno == errno.EINVAL and error.filename is None
+    return isinstance(error, BrokenPipeError) or windows
+
+
+def _reader_left() -> int:
+    # What is still buffered has no reader; Python would complain about it at exit.
+    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # till the exit
+    return 141
