@@ -1,0 +1,183 @@
+"""Writer: a container and its edits become a new container.
+
+Everything is made in a workshop beside the output, brought onto the disk, and
+renamed: a crash at any moment leaves no output or the whole of it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from packimport.errors import ContainerError
+from packimport.pack.container import SNAPSHOT, Container, changed_error
+from packimport.pack.copying import copy_file, write_file
+from packimport.pack.documents import json_text
+from packimport.pack.edits import Edit, by_file
+from packimport.pack.faults import faults
+from packimport.pack.manifest import MANIFEST, FileRecord, Manifest
+from packimport.pack.names import folded, location_refusal
+from packimport.pack.progress import OnProgress, Progress, run
+from packimport.pack.workshop import workshop
+
+# On Windows a virus scanner may have one of the new files open for a moment:
+# ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION.
+_IN_USE = frozenset({5, 32})
+_RENAME_TRIES = 20
+_RENAME_SECONDS = 0.25
+
+MakeManifest = Callable[[tuple[FileRecord, ...]], Manifest]
+
+
+def write_container(
+    container: Container,
+    out: str | os.PathLike[str],
+    edits: Iterable[Edit],
+    extra_files: Mapping[str, bytes],
+    make_manifest: MakeManifest,
+    *,
+    inspect: Callable[[Path], None] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Manifest:
+    """A new folder `out`: the files of `container`, edited, and its manifest.
+
+    Only the bytes of `edits` differ. Every file is a real file with one link;
+    times and permission bits are kept; a `packimport.json` of the source is
+    replaced. Nothing is written into `container`.
+
+    extra_files:   files that the container lacks, by name.
+    make_manifest: given a record of every file but `packimport.json`, sorted by
+                   name, returns the manifest to be written.
+    inspect:       called with the folder once it is complete and before it gets its
+                   name; where it raises, no `out` appears.
+    on_progress:   called in this thread with bytes done and bytes in all.
+
+    Raises ContainerError, and leaves no `out`, where `out` exists, lies inside
+    the container or has no parent folder; for edits that overlap, lie outside
+    their file or were made for other bytes; where a file changed since the
+    container was opened; and where the disk is full or refuses.
+    """
+    target = Path(out)
+    kept = {name: container.size(name) for name in container.files if name != MANIFEST}
+    groups = by_file(edits, kept)
+    _refuse_extra(container, extra_files)
+    _refuse_out(container, target)
+    _refuse_changed(container)
+    with faults(str(target)), workshop(target.parent) as pack:
+        folders = _make_folders(pack, container, extra_files)
+        progress = Progress(sum(kept.values()))
+
+        def copy(name: str) -> FileRecord:
+            return copy_file(container, name, pack / name, groups.get(name, ()), progress)
+
+        # The largest first, so that no thread is left alone with it at the end.
+        order = sorted(kept, key=container.size, reverse=True)
+        records = run(copy, order, progress, on_progress)
+        records += [write_file(name, pack / name, data) for name, data in extra_files.items()]
+        manifest = make_manifest(tuple(sorted(records, key=lambda record: record.name)))
+        text = json_text(manifest.to_dict())
+        write_file(MANIFEST, pack / MANIFEST, text.encode("utf-8"))
+        _keep_modes(container, pack, kept)
+        _refuse_changed(container)
+        for folder in reversed(folders):
+            _sync_folder(folder)
+        if inspect is not None:
+            inspect(pack)
+        _publish(pack, target)
+    return manifest
+
+
+def _refuse_extra(container: Container, extra_files: Mapping[str, bytes]) -> None:
+    taken = {folded(name) for name in (*container.files, *container.folders, MANIFEST)}
+    for name in extra_files:
+        why = location_refusal(name)
+        if why is None and folded(name) in taken:
+            why = "is taken in the pack"
+        if why is not None:
+            raise ContainerError(f"the name of a file to be added {why}", place=name)
+
+
+def _refuse_out(container: Container, out: Path) -> None:
+    place = str(out)
+    if os.path.lexists(out):
+        raise ContainerError(
+            "the output exists", place=place, fix="Remove it, or write to another path."
+        )
+    with faults(place):
+        parent = Path(os.path.realpath(out.parent))
+        if not out.name or not parent.is_dir():
+            raise ContainerError(
+                "the folder for the output does not exist", place=str(out.parent), fix="Make it."
+            )
+    cache = container.root.parent.parent if container.format == SNAPSHOT else container.root
+    if parent.is_relative_to(cache):
+        raise ContainerError(
+            "the output lies inside the pack", place=place, fix="Write to another path."
+        )
+
+
+def _refuse_changed(container: Container) -> None:
+    if changed := container.changed():
+        raise changed_error(changed)
+
+
+def _make_folders(
+    pack: Path, container: Container, extra_files: Mapping[str, bytes]
+) -> tuple[Path, ...]:
+    """Make every folder of the new container; returns them, each after its parent."""
+    names = set(container.folders)
+    for name in extra_files:
+        names.update(parent.as_posix() for parent in PurePosixPath(name).parents)
+    folders = (pack, *(pack / name for name in sorted(names - {"."})))
+    for folder in folders:
+        folder.mkdir()
+    return folders
+
+
+def _keep_modes(container: Container, pack: Path, names: Iterable[str]) -> None:
+    """Give each copy the times and the permission bits of its source.
+
+    The copy is the user's own, who must be able to read it; bits that let a
+    program run as another user are dropped.
+    """
+    for name in names:
+        info = container.entries[name].path.stat()
+        path = pack / name
+        os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+        path.chmod(stat.S_IMODE(info.st_mode) & 0o777 | stat.S_IRUSR)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the names in `folder` onto the disk, where the system can do that."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        # Some network disks refuse this for folders; their names are safe by themselves.
+        with suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _publish(pack: Path, out: Path) -> None:
+    """Give the complete folder its name."""
+    if os.path.lexists(out):
+        raise ContainerError(
+            "the output was made by another program meanwhile",
+            place=str(out),
+            fix="Write to another path.",
+        )
+    for left in reversed(range(_RENAME_TRIES)):
+        try:
+            pack.rename(out)
+            break
+        except OSError as error:
+            if not left or getattr(error, "winerror", None) not in _IN_USE:
+                raise
+            time.sleep(_RENAME_SECONDS)
+    _sync_folder(out.parent)
