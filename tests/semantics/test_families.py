@@ -1,0 +1,96 @@
+"""families.yaml: sound, and complete for the configs that we have."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from packimport.pack.documents import Document, load_yaml, schema_path, validate
+from packimport.semantics.families import family_of, knowledge
+
+TESTS = Path(__file__).parent.parent
+FAMILIES = knowledge().require("families").fields()
+
+
+def test_the_file_obeys_its_schema() -> None:
+    validate(load_yaml(schema_path("families.yaml")), "families.schema.json", "families.yaml")
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_names_lead_somewhere(name: str) -> None:
+    entry = FAMILIES[name]
+    for field in ("like", "text"):
+        other = entry.get(field)
+        assert other is None or other.text() in FAMILIES
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_every_label_has_a_schedule(name: str) -> None:
+    """Also those of patterns, which no config names and no reader can refuse."""
+    parts = [FAMILIES[name]]
+    variants = FAMILIES[name].get("variants")
+    if variants is not None:
+        cases = variants.get("cases")
+        parts += [] if cases is None else list(cases.fields().values())
+        parts += [case for key in ("absent", "other") if (case := variants.get(key)) is not None]
+    for part in parts:
+        layers, schedules = part.get("layers"), part.get("schedules")
+        if layers is None:
+            continue
+        assert schedules is not None
+        assert labels(layers) <= set(schedules.fields())
+
+
+def labels(layers: Document) -> set[str]:
+    """The labels that a rule itself gives to layers."""
+    found = {layers.require(key).text() for key in ("all", "ends") if layers.has(key)}
+    every = layers.get("every")
+    if every is not None:
+        keys = ("first", "last", "others")
+        found |= {every.require(key).text() for key in keys if every.has(key)}
+    for entry in layers.require("lists").items() if layers.has("lists") else ():
+        keys = ("inside", "outside", "set", "unset")
+        found |= {entry.require(key).text() for key in keys if entry.has(key)}
+        if entry.has("labels"):
+            found |= {node.text() for node in entry.require("labels").fields().values()}
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in sorted(FAMILIES) if not FAMILIES[n].has("unsupported")]
+)
+def test_every_rotating_family_has_a_base(name: str) -> None:
+    # Baichuan needs a size to tell its variants apart.
+    family = family_of(Document("x", {"model_type": name, "hidden_size": 4096}))
+    schedules = family.get("schedules")
+    specs = [] if schedules is None else list(schedules.fields().values())
+    rotating = [spec for spec in specs if spec.value != "none"]
+    assert (
+        family.still
+        or FAMILIES[name].has("text")
+        or family.get("theta") is not None
+        or all(spec.has("theta") for spec in rotating)
+    )
+
+
+def test_every_model_type_of_the_configs_is_known() -> None:
+    rows = json.loads((TESTS / "data" / "rope_configs.json").read_text(encoding="utf-8"))
+    configs = [row["config"] for row in rows]
+    configs += [c["text_config"] for c in configs if "text_config" in c]
+    configs += [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in (TESTS / "packs").glob("*/config.json")
+    ]
+    names = {config["model_type"] for config in configs if "model_type" in config}
+    assert names <= set(FAMILIES)
+    for config in configs:
+        if "model_type" in config and "_first8" not in json.dumps(config):
+            validate(config, "config.schema.json", str(config["model_type"]))
+
+
+def test_regular_expressions_compile() -> None:
+    for key in ("suspicious", "patterns"):
+        assert re.compile(knowledge().require(key).text()).search("hidden_size") is None
