@@ -1,0 +1,1 @@
+"""Forms: where a graph holds RoPE. One module, one finder, per form."""

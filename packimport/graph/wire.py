@@ -1,0 +1,208 @@
+"""Wire: the protobuf bytes of an ONNX file, walked without reading the weights in them.
+
+Two services: `slim`, the file without the payloads of its tensors, small enough
+to parse; and `payload`, the byte span of one tensor's payload in the file.
+
+Field numbers: onnx/onnx.proto of IR version 13. The wire format:
+https://protobuf.dev/programming-guides/encoding/.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from packimport.errors import GraphError
+
+# A message up to this size is kept as it is: looking inside costs more than its bytes.
+SMALL = 1024
+# Limits that bound time and memory for a file made to exhaust them. A graph of 100 000
+# nodes has 100 000 fields and 50 MB besides its payloads. Protobuf's own parser stops
+# at 100 nested messages.
+MAX_FILE = 2**31 - 1
+MAX_FIELDS = 10_000_000
+MAX_SLIM = 512 * 2**20
+MAX_DEPTH = 100
+
+# Steps from the model down: (field number, index among the fields of that number).
+Path = tuple[tuple[int, int], ...]
+Piece = memoryview | bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A message type: which fields are messages to enter, and which are dropped when large."""
+
+    children: dict[int, Kind] = field(default_factory=dict)
+    bulk: frozenset[int] = frozenset()
+
+
+GRAPH, FUNCTION, NODE, ATTRIBUTE, SPARSE = (Kind() for _ in range(5))
+# training_info (20) never runs at inference, and may hold graphs and tensors.
+MODEL = Kind({7: GRAPH, 25: FUNCTION}, frozenset({20}))
+# float_data, int32_data, string_data, int64_data, raw_data, double_data, uint64_data.
+TENSOR = Kind(bulk=frozenset({4, 5, 6, 7, 9, 10, 11}))
+GRAPH.children.update({1: NODE, 5: TENSOR, 15: SPARSE})
+FUNCTION.children.update({7: NODE})
+NODE.children.update({5: ATTRIBUTE})
+ATTRIBUTE.children.update({5: TENSOR, 6: GRAPH, 10: TENSOR, 11: GRAPH, 22: SPARSE, 23: SPARSE})
+SPARSE.children.update({1: TENSOR, 2: TENSOR})
+FLOAT_DATA = 4
+RAW_DATA = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Where a tensor's values lie in the file: bytes start .. stop of the field `number`."""
+
+    number: int
+    start: int
+    stop: int
+
+
+class Wire:
+    """The bytes of one ONNX file.
+
+    data: the whole file, mapped. name: the file's, for errors.
+    Raises GraphError where the bytes are no protobuf, or beyond the limits above.
+    """
+
+    def __init__(self, data: memoryview, name: str) -> None:
+        if not 0 < len(data) <= MAX_FILE:
+            raise GraphError(
+                "no ONNX file has this size",
+                place=name,
+                found=f"{len(data)} bytes",
+                allowed=f"1 to {MAX_FILE} bytes",
+            )
+        self._data = data
+        self._name = name
+        self._fields_left = MAX_FIELDS
+        self._children: dict[tuple[int, int], tuple[array[int], array[int]]] = {}
+
+    def slim(self) -> Piece:
+        """The file without the large payloads of its tensors; every other byte is there."""
+        pieces = self._slim(MODEL, 0, len(self._data), 0)
+        size = len(self._data) if pieces is None else sum(map(len, pieces))
+        if size > MAX_SLIM:
+            raise self._error(f"{size} bytes besides the values of its tensors", 0)
+        return self._data if pieces is None else b"".join(pieces)
+
+    def payload(self, path: Path) -> tuple[bytes, Payload | None]:
+        """The tensor at `path`: the message without its values, and where those lie.
+
+        None where it holds no values. Raises GraphError where it holds them twice.
+        """
+        start, stop = self._locate(path)
+        kept, found = [], []
+        for tag, key, begin, end in self._fields(start, stop):
+            if tag >> 3 in TENSOR.bulk:
+                if tag & 7 != 2:
+                    raise self._error("values of a tensor that are not packed", key)
+                found.append(Payload(tag >> 3, begin, end))
+            else:
+                kept.append(self._data[key:end])
+        if len(found) > 1:
+            raise self._error("a tensor that holds its values twice", found[1].start)
+        return b"".join(kept), found[0] if found else None
+
+    def _slim(self, kind: Kind, start: int, stop: int, depth: int) -> list[Piece] | None:
+        # None: nothing was dropped, so the enclosing message keeps these bytes in one run.
+        if depth > MAX_DEPTH:
+            raise self._error("messages nested too deep", start)
+        pieces: list[Piece] = []
+        kept = start
+        for tag, key, begin, end in self._fields(start, stop):
+            if end - begin <= SMALL or tag & 7 != 2:
+                continue
+            number = tag >> 3
+            if number in kind.bulk:
+                pieces.append(self._data[kept:key])
+                kept = end
+            elif number in kind.children:
+                inner = self._slim(kind.children[number], begin, end, depth + 1)
+                if inner is not None:
+                    head = _varint_bytes(tag) + _varint_bytes(sum(map(len, inner)))
+                    pieces += [self._data[kept:key], head, *inner]
+                    kept = end
+        if kept == start:
+            return None
+        pieces.append(self._data[kept:stop])
+        return pieces
+
+    def _locate(self, path: Path) -> tuple[int, int]:
+        start, stop = 0, len(self._data)
+        for number, index in path:
+            starts, stops = self._messages(start, stop, number)
+            if index >= len(starts):
+                raise self._error("a message that is not where the parser saw it", start)
+            start, stop = starts[index], stops[index]
+        return start, stop
+
+    def _messages(self, start: int, stop: int, number: int) -> tuple[array[int], array[int]]:
+        # The spans are kept: a graph of many layers asks for a tensor in each.
+        known = self._children.get((start, number))
+        if known is None:
+            known = (array("Q"), array("Q"))
+            for tag, _, begin, end in self._fields(start, stop):
+                if tag == number << 3 | 2:
+                    known[0].append(begin)
+                    known[1].append(end)
+            self._children[start, number] = known
+        return known
+
+    def _fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """(tag, where the tag starts, where the value starts, where it ends) of each field."""
+        data, count, at = self._data, 0, start
+        while at < stop:
+            key = at
+            tag = data[at]
+            at += 1
+            if tag > 0x7F:
+                tag, at = self._varint(key, stop)
+            wire = tag & 7
+            if wire == 2:
+                # The test in place of a call: most fields are short.
+                short = at < stop and data[at] < 0x80
+                size, begin = (data[at], at + 1) if short else self._varint(at, stop)
+                at = begin + size
+            elif wire == 0:
+                begin, at = at, self._varint(at, stop)[1]
+            elif wire in {1, 5}:
+                begin, at = at, at + (8 if wire == 1 else 4)
+            else:
+                raise self._error("a group, or no wire type", key)
+            count += 1
+            if at > stop or tag < 8 or tag > 0xFFFFFFFF or count > self._fields_left:
+                raise self._error("a field that runs past its message, or too many fields", key)
+            yield tag, key, begin, at
+        self._fields_left -= count
+
+    def _varint(self, at: int, stop: int) -> tuple[int, int]:
+        data, value, shift, start = self._data, 0, 0, at
+        while at < stop and shift < 70:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+            shift += 7
+        raise self._error("a number that does not end", start)
+
+    def _error(self, what: str, at: int) -> GraphError:
+        return GraphError(
+            "no ONNX file, or a damaged one",
+            place=self._name,
+            found=f"{what}, at byte {at}",
+            fix="Get the file again.",
+        )
+
+
+def _varint_bytes(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
