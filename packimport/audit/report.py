@@ -1,0 +1,176 @@
+"""Report: what a check found, as a frozen record, as JSON and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from packimport import __version__
+from packimport.audit.checks import Finding
+from packimport.audit.judge import JudgedSite, spans
+from packimport.audit.measure import Measurement
+from packimport.errors import PackimportError, printable
+from packimport.rope.naming.mistakes import MISTAKES
+from packimport.semantics.model import Semantics
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Everything that a check says. `to_dict()` is the JSON of schemas/report.schema.json.
+
+    path:    the container as the user named it.
+    format:  how it lies on disk, e.g. "folder".
+    graphs:  every ONNX file of the container; only the decoder's are judged.
+    verdict: "ok", "mismatch", "undeclared" or "unsupported".
+    """
+
+    path: str
+    format: str
+    graphs: tuple[str, ...]
+    verdict: str
+    semantics: Semantics
+    sites: tuple[JudgedSite, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 where the pack is right, 3 where it can't be judged, else 1."""
+        return {"ok": 0, "unsupported": 3}.get(self.verdict, 1)
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON report."""
+        declaration = self.semantics.declaration
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "tool": {"name": "packimport", "version": __version__},
+            "container": {
+                "path": self.path,
+                "format": self.format,
+                "graphs": list(self.graphs),
+                "config": declaration.file if declaration else None,
+            },
+            "verdict": self.verdict,
+            "semantics": self.semantics.to_dict(),
+            "sites": [_site(judged) for judged in self.sites],
+            "findings": [f.to_dict() for f in self.findings],
+        }
+
+    def text(self) -> str:
+        """The report for a person: short lines, no colour."""
+        return "\n".join(_lines(self))
+
+
+def refusal(error: PackimportError) -> dict[str, object]:
+    """The JSON that stands in place of a report where the pack can't be read."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": "packimport", "version": __version__},
+        "verdict": "unsupported",
+        "error": error.to_dict(),
+    }
+
+
+def _site(judged: JudgedSite) -> dict[str, object]:
+    site, m = judged.site, judged.measurement
+    return {
+        "graph": site.graph,
+        "where": ", ".join((site.cos.name, site.sin.name)),
+        "nodes": list(site.nodes),
+        "form": site.form,
+        "encoding": site.encoding,
+        "dtype": site.cos.dtype,
+        "rows": site.rows,
+        "pairs": site.pairs,
+        "layers": list(site.layers),
+        "declared": judged.declared,
+        "baked_as": m.baked_as,
+        "mistake": m.mistake,
+        "equivalents": list(m.equivalents),
+        "ambiguous": list(m.ambiguous),
+        "wrong_pairs": m.wrong_pairs,
+        "max_ratio": m.max_ratio,
+        "max_abs_cos_error": m.max_abs_cos_error,
+        "max_abs_sin_error": m.max_abs_sin_error,
+        "angle_error": {str(position): value for position, value in m.angle_error},
+        "first_bad_position": m.first_bad_position,
+    }
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"{printable(report.path)}: {report.verdict}"
+    declaration = report.semantics.declaration
+    if declaration is not None:
+        yield f"  declared by {printable(declaration.file)}"
+    for judged in report.sites:
+        yield ""
+        yield from _site_lines(judged)
+    others = [g for g in report.graphs if g not in report.semantics.graphs]
+    if others and report.semantics.graphs:
+        yield ""
+        yield f"  not judged (not the decoder): {printable(', '.join(others))}"
+    for f in report.findings:
+        yield ""
+        yield from _finding_lines(f)
+
+
+def _site_lines(judged: JudgedSite) -> Iterator[str]:
+    site, m = judged.site, judged.measurement
+    yield printable(f"  {site.graph}: {site.cos.name}, {site.sin.name}")
+    table = f"{site.cos.dtype}, {site.rows} rows x {site.pairs} pairs"
+    yield from _fields(
+        ("serves", f"{site.form} in layers {spans(site.layers)}; {table}"),
+        ("declared", judged.declared or "nothing"),
+        ("baked as", m.baked_as),
+        ("fault", _fault(m)),
+        ("could be", " or ".join(m.ambiguous)),
+        ("same as", ", ".join(m.equivalents)),
+    )
+    if m.wrong_pairs is None:
+        return
+    ratio = "unknown ratio" if m.max_ratio is None else f"up to {m.max_ratio:.4g}x"
+    wrong = f"{m.wrong_pairs} of {site.pairs}" + (f", {ratio}" if m.wrong_pairs else "")
+    first = m.first_bad_position
+    yield from _fields(
+        ("wrong pairs", wrong),
+        ("max error", f"cos {_number(m.max_abs_cos_error)}, sin {_number(m.max_abs_sin_error)}"),
+        ("angle off", _angles(judged) if m.wrong_pairs else ""),
+        ("", f"first beyond 0.1 rad at position {first}" if first is not None else ""),
+    )
+
+
+def _fault(m: Measurement) -> str:
+    if m.mistake is None:
+        return ""
+    mistake = MISTAKES[m.mistake]
+    return mistake.text + (f"; known of {mistake.exporters}" if mistake.exporters else "")
+
+
+def _number(error: float | None) -> str:
+    return "not a number" if error is None else f"{error:.2g}"
+
+
+def _angles(judged: JudgedSite) -> str:
+    known = [
+        f"{'unknown' if value is None else f'{value:.4g}'} at {position}"
+        for position, value in judged.measurement.angle_error
+    ]
+    return "rad: " + ", ".join(known)
+
+
+def _fields(*fields: tuple[str, str]) -> Iterator[str]:
+    for name, value in fields:
+        if value:
+            yield f"    {name:<12}{printable(value)}"
+
+
+def _finding_lines(f: Finding) -> Iterator[str]:
+    yield printable(f"  {f.severity} {f.code}: {f.message}")
+    place = ", ".join(x for x in (f.graph, f.where, f.pointer) if x)
+    yield from _fields(
+        ("where", place),
+        ("expected", f.expected or ""),
+        ("found", f.found or ""),
+        ("do", f.fix or ""),
+    )

@@ -1,0 +1,124 @@
+"""Show: what was read of a pack or a config, and from where. Nothing is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packimport.audit.audit import find
+from packimport.audit.judge import spans
+from packimport.errors import printable
+from packimport.graph.site import GraphFacts
+from packimport.pack.container import open_container
+from packimport.rope.schedule import Rope
+from packimport.semantics.describe import describe
+from packimport.semantics.model import Semantics, Source
+from packimport.semantics.reader import read_config, read_semantics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """Semantics, and the facts of each decoder graph; no graphs for a bare config."""
+
+    path: str
+    semantics: Semantics
+    graphs: tuple[GraphFacts, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready: the semantics as in the report, and the sites of each graph."""
+        return {
+            "path": self.path,
+            "semantics": self.semantics.to_dict(),
+            "graphs": [_graph(facts) for facts in self.graphs],
+        }
+
+    def text(self) -> str:
+        """For a person: every field with its file and JSON pointer."""
+        return "\n".join(_lines(self))
+
+
+def show(path: str | Path, config: str | Path | None = None, model: str | None = None) -> Shown:
+    """What a container, or a bare config.json, says. Raises PackimportError as `check` does."""
+    path = Path(path)
+    if path.is_file() and path.suffix == ".json":
+        return Shown(path=str(path), semantics=read_config(path), graphs=())
+    container = open_container(path)
+    semantics = read_semantics(container, config, model)
+    return Shown(path=str(path), semantics=semantics, graphs=tuple(find(container, semantics)))
+
+
+def _graph(facts: GraphFacts) -> dict[str, object]:
+    return {
+        "graph": facts.graph,
+        "producer": facts.producer,
+        "layers": facts.layers,
+        "unrotated": list(facts.unrotated),
+        "sites": [
+            {
+                "form": site.form,
+                "encoding": site.encoding,
+                "nodes": list(site.nodes),
+                "layers": list(site.layers),
+                "interleaved": site.interleaved,
+                "rotary_dim": site.rotary_dim,
+                "tensors": [
+                    {
+                        "name": span.name,
+                        "dtype": span.dtype,
+                        "shape": list(span.shape),
+                        "file": span.file,
+                        "offset": span.offset,
+                        "length": span.length,
+                    }
+                    for span in (site.cos, site.sin)
+                ],
+            }
+            for site in facts.sites
+        ],
+        "unread": [
+            {"node": item.node, "op": item.op, "reason": item.reason} for item in facts.unread
+        ],
+    }
+
+
+def _lines(shown: Shown) -> Iterator[str]:
+    semantics = shown.semantics
+    yield printable(shown.path)
+    for name, source in semantics.sources.items():
+        yield _field(name, getattr(semantics, name), source)
+    if semantics.declaration is None:
+        yield "  nothing declares a schedule"
+    for layers, rope, sources in _schedules(semantics):
+        yield ""
+        yield f"  layers {spans(layers)}: {describe(rope)}"
+        for name, source in sources.items():
+            yield _field(name, getattr(rope, name, None), source)
+    for facts in shown.graphs:
+        yield ""
+        yield printable(f"  {facts.graph}: {facts.layers} attention layers")
+        for site in facts.sites:
+            for span in (site.cos, site.sin):
+                rows, pairs = span.shape
+                yield printable(
+                    f"    {span.name:<24}{span.dtype} [{rows}, {pairs}], {span.length} bytes"
+                    f" of {span.file} at {span.offset}"
+                )
+            yield printable(f"      {site.form} in layers {spans(site.layers)}")
+        for item in facts.unread:
+            yield printable(f"    not read: {item.node}: {item.reason}")
+
+
+def _schedules(
+    semantics: Semantics,
+) -> Iterator[tuple[list[int], Rope | None, Mapping[str, Source]]]:
+    grouped: dict[Rope | None, list[int]] = {}
+    for index, rope in enumerate(semantics.layers):
+        grouped.setdefault(rope, []).append(index)
+    for rope, layers in grouped.items():
+        yield layers, rope, semantics.layer_sources[layers[0]]
+
+
+def _field(name: str, value: object, source: Source) -> str:
+    text = f"{len(value)} values" if isinstance(value, tuple) else str(value)
+    return printable(f"    {name:<34}{text:<14}{source}")

@@ -1,0 +1,216 @@
+"""The command `packimport`. Heavy modules are imported by the command that needs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import click
+
+from packimport import __version__
+from packimport.errors import PackimportError, UsageError
+from packimport.shell import DefaultGroup, run
+
+if TYPE_CHECKING:
+    from packimport.audit.report import Report
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+FOLDER = click.Path(path_type=Path)
+
+
+def declaration_options(function: _Function) -> _Function:
+    """The options that say which schedule is meant, where the pack does not."""
+    for option in (
+        click.option("--model", metavar="ID", help="A known model declares the schedule."),
+        click.option(
+            "--config",
+            type=FOLDER,
+            metavar="PATH",
+            help="The source model's config.json, or its folder; wins over the pack's own.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def output_options(function: _Function) -> _Function:
+    """How the result is shown."""
+    for option in (
+        click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(("text", "json")),
+            default="text",
+            show_default=True,
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(
+    cls=DefaultGroup, default="check", context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, prog_name="packimport")
+def group() -> None:
+    """Check and mend the rotary position tables of an ONNX LLM pack.
+
+    CONTAINER is the folder of a pack. Exit codes: 0 right, 1 findings, 2 wrong
+    usage, 3 refused or not supported.
+    """
+
+
+@group.command(name="check")
+@click.argument("container", type=FOLDER)
+@declaration_options
+@output_options
+def check_command(
+    *, container: Path, config: Path | None, model: str | None, form: str, quiet: bool
+) -> int:
+    """Say what each table holds, what is declared and how they differ."""
+    from packimport.audit.audit import check
+
+    _refuse_both(config, model)
+    try:
+        report = check(container, config, model)
+    except PackimportError as error:
+        _print_refusal(error, form, quiet)
+        raise
+    _print_report(report, form, quiet)
+    return report.exit_code
+
+
+@group.command(name="patch")
+@click.argument("container", type=FOLDER)
+@click.option("-o", "--out", type=FOLDER, metavar="OUT", required=True, help="A new folder.")
+@declaration_options
+@output_options
+def patch_command(
+    *, container: Path, out: Path, config: Path | None, model: str | None, form: str, quiet: bool
+) -> int:
+    """Write the pack to OUT with the declared tables. The source is not touched."""
+    from packimport.patching import patch
+    from packimport.progress_bar import progress_bar
+
+    _refuse_both(config, model)
+    try:
+        with progress_bar("copying", quiet) as on_progress:
+            patched = patch(container, out, config, model, on_progress=on_progress)
+    except PackimportError as error:
+        _print_refusal(error, form, quiet)
+        raise
+    if form == "json":
+        _print_report(patched.after, form, quiet)
+    elif not quiet:
+        click.echo(patched.text())
+    return 0
+
+
+@group.command(name="show")
+@click.argument("container", type=FOLDER)
+@declaration_options
+@output_options
+def show_command(
+    *, container: Path, config: Path | None, model: str | None, form: str, quiet: bool
+) -> int:
+    """Print what was read of a pack or a config.json, and from where."""
+    from packimport.audit.show import show
+
+    _refuse_both(config, model)
+    shown = show(container, config, model)
+    if not quiet:
+        click.echo(_json(shown.to_dict()) if form == "json" else shown.text())
+    return 0
+
+
+@group.command(name="table")
+@click.argument("source", metavar="CONFIG", required=False, type=FOLDER)
+@click.option("--model", metavar="ID", help="A known model in place of CONFIG.")
+@click.option("--rows", type=click.IntRange(min=1), default=4096, show_default=True)
+@click.option(
+    "--dtype",
+    type=click.Choice(("float32", "float16", "bfloat16", "float64")),
+    default="float32",
+    show_default=True,
+)
+@click.option(
+    "--layout",
+    type=click.Choice(("pairs", "duplicated", "repeated", "row", "complex")),
+    default="pairs",
+    show_default=True,
+    help="pairs: [rows, pairs]; duplicated: [cos cos]; repeated: each value twice;"
+    " row: cos then sin; complex: cos + i sin.",
+)
+@click.option(
+    "--seq-len",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Length of the call, for dynamic and longrope.",
+)
+@click.option(
+    "-o", "--out", type=FOLDER, metavar="FILE", required=True, help=".npz, .safetensors or .json."
+)
+def table_command(
+    *,
+    source: Path | None,
+    model: str | None,
+    rows: int,
+    dtype: str,
+    layout: str,
+    seq_len: int | None,
+    out: Path,
+) -> int:
+    """Write the frequencies and tables that a config.json, or a pack, declares."""
+    from packimport.export import export
+    from packimport.semantics.reader import read_model, read_semantics
+
+    if (source is None) == (model is None):
+        raise UsageError("say which config", allowed="CONFIG or --model ID")
+    semantics = read_model(model) if model is not None else read_semantics(source or Path())
+    made = export(semantics, rows, dtype=dtype, layout=layout, seq_len=seq_len)
+    made.write(out)
+    for name, array in made.arrays.items():
+        click.echo(f"{name}: {array.dtype.name} {list(array.shape)}")
+    return 0
+
+
+@group.command(name="demo")
+@click.option("--keep", type=FOLDER, metavar="DIR", help="Keep the packs in this new folder.")
+def demo_command(*, keep: Path | None) -> int:
+    """Find, mend and prove the fault of a small embedded pack."""
+    from packimport.demo import story
+
+    return story.run(keep, click.echo)
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """The entry point of `packimport`; args: None for those of the process."""
+    run(group, "packimport", args)
+
+
+def _refuse_both(config: Path | None, model: str | None) -> None:
+    if config is not None and model is not None:
+        raise UsageError("--config and --model both declare the schedule", fix="Pass one of them.")
+
+
+def _print_report(report: Report, form: str, quiet: bool) -> None:
+    if form == "json":
+        click.echo(_json(report.to_dict()))
+    elif not quiet:
+        click.echo(report.text())
+
+
+def _print_refusal(error: PackimportError, form: str, quiet: bool) -> None:
+    # Programs that read the JSON get an object even where there is no report.
+    if form == "json" and not quiet:
+        from packimport.audit.report import refusal
+
+        click.echo(_json(refusal(error)))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, allow_nan=False)

@@ -1,0 +1,170 @@
+"""Export: the frequencies and tables that a config declares, as a file for engine authors."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packimport.errors import ContainerError, DependencyError, UsageError
+from packimport.rope.frequencies import frequencies
+from packimport.rope.layouts import to_complex, to_duplicated, to_repeated, to_row
+from packimport.rope.schedule import Rope
+from packimport.rope.tables import table
+from packimport.semantics.model import Semantics, rope_to_dict
+
+Array = NDArray[np.generic]
+Arrays = Mapping[str, Array]
+
+# Layout ─▶ the arrays of one schedule; see `rope.layouts` for what each is.
+LAYOUTS: Mapping[str, Callable[[Array, Array], Arrays]] = {
+    "pairs": lambda cos, sin: {"cos": cos, "sin": sin},
+    "duplicated": lambda cos, sin: {"cos": to_duplicated(cos), "sin": to_duplicated(sin)},
+    "repeated": lambda cos, sin: {"cos": to_repeated(cos), "sin": to_repeated(sin)},
+    "row": lambda cos, sin: {"cos_sin": to_row(cos, sin)},
+    "complex": lambda cos, sin: {"cis": to_complex(cos, sin)},  # type: ignore[arg-type]  # floats
+}
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Export:
+    """Arrays by name, and what they are.
+
+    One schedule: `inv_freq` float32 [pairs], `cos` and `sin` [rows, pairs] or as the
+    layout says. Several: the same names with `.0`, `.1`, ... in the order of `schedules`.
+    schedules: for each, its layers, its Rope and its attention factor, JSON-ready. The
+    attention factor is in cos and sin already.
+    """
+
+    arrays: Arrays
+    schedules: tuple[Mapping[str, object], ...]
+
+    def write(self, out: Path) -> None:
+        """Write to a new file: .npz, .safetensors or .json, by its name.
+
+        Raises UsageError for another ending or a dtype that the format does not carry,
+        ContainerError where `out` exists, DependencyError without safetensors.
+        """
+        make = FORMATS.get(out.suffix.lower())
+        if make is None:
+            raise UsageError("no known format", place=str(out), allowed=", ".join(FORMATS))
+        _write_new(out, make(self))
+
+
+def export(
+    semantics: Semantics,
+    rows: int,
+    *,
+    dtype: str = "float32",
+    layout: str = "pairs",
+    seq_len: int | None = None,
+) -> Export:
+    """The tables of every schedule that `semantics` declares, rounded once to `dtype`.
+
+    rows:    positions 0 .. rows - 1.
+    seq_len: length of the call, for `dynamic` and `longrope`; None: the unscaled base
+             and the short list.
+
+    Raises ScheduleError for a layout or dtype that does not go together, and UsageError
+    where nothing is declared or no layer rotates.
+    """
+    grouped: dict[Rope, list[int]] = {}
+    for layer, rope in enumerate(semantics.layers):
+        if rope is not None:
+            grouped.setdefault(rope, []).append(layer)
+    if not grouped:
+        raise UsageError("no layer declares RoPE, so there is no table", place=semantics.model_type)
+    arrays: dict[str, Array] = {}
+    schedules: list[Mapping[str, object]] = []
+    for index, (rope, layers) in enumerate(grouped.items()):
+        tag = f".{index}" if len(grouped) > 1 else ""
+        values = frequencies(rope, seq_len)
+        made = table(rope, rows, seq_len=seq_len, dtype=_dtype(dtype))
+        parts = {"inv_freq": values.inv_freq, **LAYOUTS[layout](made.cos, made.sin)}
+        arrays.update({f"{name}{tag}": part for name, part in parts.items()})
+        schedules.append(
+            {
+                "layers": layers,
+                "rope": rope_to_dict(rope),
+                "attention_factor": values.attention_factor,
+                "dtype": dtype,
+                "layout": layout,
+                "seq_len": seq_len,
+            }
+        )
+    return Export(arrays=arrays, schedules=tuple(schedules))
+
+
+def _dtype(name: str) -> np.dtype[np.generic]:
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def _npz(made: Export) -> bytes:
+    for name, array in made.arrays.items():
+        if array.dtype.name == "bfloat16":
+            raise UsageError(
+                "numpy's format carries no bfloat16", place=name, fix="Write .safetensors instead."
+            )
+    buffer = io.BytesIO()
+    described = np.array(json.dumps(made.schedules))
+    np.savez(buffer, allow_pickle=False, schedules=described, **made.arrays)
+    return buffer.getvalue()
+
+
+def _safetensors(made: Export) -> bytes:
+    try:
+        from safetensors import serialize
+    except ImportError as error:
+        raise DependencyError(
+            "writing .safetensors needs the module safetensors", fix="pip install safetensors"
+        ) from error
+    tensors = {
+        name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
+        for name, array in made.arrays.items()
+    }
+    data: bytes = serialize(tensors, {"schedules": json.dumps(made.schedules)})
+    return data
+
+
+def _json(made: Export) -> bytes:
+    for name, array in made.arrays.items():
+        if np.iscomplexobj(array):
+            raise UsageError("JSON carries no complex numbers", place=name)
+    # float64 of a shorter float prints so that it reads back exactly.
+    arrays = {name: array.astype(np.float64).tolist() for name, array in made.arrays.items()}
+    text = json.dumps({"schedules": made.schedules, **arrays}, allow_nan=False)
+    return (text + "\n").encode("utf-8")
+
+
+FORMATS: Mapping[str, Callable[[Export], bytes]] = {
+    ".npz": _npz,
+    ".safetensors": _safetensors,
+    ".json": _json,
+}
+
+
+def _write_new(out: Path, data: bytes) -> None:
+    """The whole file or none: written beside its name, then linked to it."""
+    if out.exists():
+        raise ContainerError(
+            "the output exists", place=str(out), fix="Remove it, or write to another path."
+        )
+    handle, scratch = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(scratch).chmod(0o644)
+        Path(scratch).replace(out)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,126 @@
+"""`packimport table`: the files read back by numpy, safetensors and json alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_cli import packimport
+
+PACKS = Path(__file__).parent / "packs"
+REFERENCE = Path(__file__).parent / "data" / "rope_reference.json"
+
+
+def reference(model: str, table: str = "all") -> np.ndarray:
+    """transformers 5.24.0's inv_freq of a known model, float32."""
+    rows = json.loads(REFERENCE.read_text(encoding="utf-8"))["results"]
+    row = next(row for row in rows if row["model"] == model)
+    values = [float.fromhex(x) for x in row["tables"][table]["inv_freq_hex"]]
+    return np.array(values, np.float32)
+
+
+def angles(inv_freq: np.ndarray, rows: int) -> np.ndarray:
+    return np.outer(np.arange(rows, dtype=np.float32), inv_freq).astype(np.float64)
+
+
+def test_npz_of_a_known_model(tmp_path: Path) -> None:
+    model = "meta-llama/Meta-Llama-3.1-8B"
+    done = packimport("table", "--model", model, "--rows", 300, "-o", tmp_path / "t.npz")
+    assert (done.returncode, done.stderr) == (0, "")
+    with np.load(tmp_path / "t.npz") as file:
+        inv_freq = reference(model)
+        assert np.array_equal(file["inv_freq"], inv_freq)
+        assert np.array_equal(file["cos"], np.cos(angles(inv_freq, 300)).astype(np.float32))
+        assert np.array_equal(file["sin"], np.sin(angles(inv_freq, 300)).astype(np.float32))
+        (schedule,) = json.loads(str(file["schedules"]))
+    assert schedule["layers"] == list(range(32))
+    assert schedule["rope"]["factor"] == 8.0
+
+
+def test_safetensors_carry_bfloat16(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    out = tmp_path / "t.safetensors"
+    pack = PACKS / "oga-0.18.0-qwen3"
+    done = packimport("table", pack, "--rows", 64, "--dtype", "bfloat16", "-o", out)
+    assert done.returncode == 0
+    tensors = load_file(out)
+    expected = np.cos(angles(tensors["inv_freq"], 64)).astype(np.float32)
+    assert tensors["cos"].dtype == ml_dtypes.bfloat16
+    assert np.abs(tensors["cos"].astype(np.float32) - expected).max() <= 2.0**-9
+
+
+def test_json_reads_back_exactly(tmp_path: Path) -> None:
+    out = tmp_path / "t.json"
+    packimport("table", PACKS / "oga-0.18.0-qwen3" / "config.json", "--rows", 5, "-o", out)
+    value = json.loads(out.read_text(encoding="utf-8"))
+    inv_freq = np.array(value["inv_freq"], np.float32)
+    expected = 1e6 ** -(np.arange(8) / 8)
+    assert np.allclose(inv_freq, expected, rtol=1e-6)
+    assert np.array_equal(
+        np.array(value["sin"], np.float32), np.sin(angles(inv_freq, 5)).astype(np.float32)
+    )
+
+
+def test_several_schedules_are_numbered(tmp_path: Path) -> None:
+    out = tmp_path / "t.npz"
+    done = packimport("table", PACKS / "oga-0.11.2-gemma3", "--rows", 16, "-o", out)
+    assert done.returncode == 0
+    with np.load(out) as file:
+        local, globally = json.loads(str(file["schedules"]))
+        assert (local["layers"], globally["layers"]) == ([0, 1, 2, 3, 4], [5])
+        assert globally["rope"]["type"] == "linear"
+        assert np.allclose(file["inv_freq.0"], 1e4 ** -(np.arange(8) / 8), rtol=1e-6)
+        assert np.allclose(file["inv_freq.1"], 1e6 ** -(np.arange(8) / 8) / 8, rtol=1e-6)
+        assert set(file) >= {"cos.0", "sin.0", "cos.1", "sin.1"}
+
+
+@pytest.mark.parametrize("layout", ["duplicated", "repeated", "row", "complex"])
+def test_layouts(tmp_path: Path, layout: str) -> None:
+    out = tmp_path / "t.npz"
+    packimport("table", PACKS / "oga-0.18.0-qwen3", "--rows", 9, "--layout", layout, "-o", out)
+    with np.load(out) as file:
+        cos, sin = (f(angles(file["inv_freq"], 9)).astype(np.float32) for f in (np.cos, np.sin))
+        made = {name: file[name] for name in file if name not in ("schedules", "inv_freq")}
+    expected = {
+        "duplicated": {"cos": np.hstack([cos, cos]), "sin": np.hstack([sin, sin])},
+        "repeated": {"cos": np.repeat(cos, 2, 1), "sin": np.repeat(sin, 2, 1)},
+        "row": {"cos_sin": np.hstack([cos, sin])},
+        "complex": {"cis": cos + 1j * sin},
+    }[layout]
+    assert made.keys() == expected.keys()
+    for name, array in made.items():
+        assert np.array_equal(array, expected[name])
+
+
+def test_length_chooses_the_list(tmp_path: Path) -> None:
+    model = "microsoft/Phi-4-mini-instruct"
+    short, long = tmp_path / "s.npz", tmp_path / "l.npz"
+    assert packimport("table", "--model", model, "--rows", 2, "-o", short).returncode == 0
+    done = packimport("table", "--model", model, "--rows", 2, "--seq-len", 5000, "-o", long)
+    assert done.returncode == 0
+    with np.load(short) as one, np.load(long) as two:
+        assert not np.array_equal(one["inv_freq"], two["inv_freq"])
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "word"),
+    [
+        (["-o", "t.txt"], 2, ".safetensors"),
+        (["-o", "t.npz", "--dtype", "bfloat16"], 2, ".safetensors"),
+        (["-o", "t.json", "--layout", "complex"], 2, "complex"),
+        (["-o", "exists.npz"], 3, "exists"),
+        (["-o", "t.npz", "--model", "x/y"], 2, "--model"),
+    ],
+)
+def test_refusals(tmp_path: Path, args: list[str], code: int, word: str) -> None:
+    (tmp_path / "exists.npz").write_bytes(b"mine")
+    args = [str(tmp_path / a) if a[0] in "te" and "." in a else a for a in args]
+    done = packimport("table", PACKS / "oga-0.18.0-qwen3", *args)
+    assert done.returncode == code, done.stderr
+    assert word in done.stderr
+    assert (tmp_path / "exists.npz").read_bytes() == b"mine"
+    assert [p.name for p in tmp_path.iterdir()] == ["exists.npz"]
