@@ -1,0 +1,5 @@
+"""`python -m forward`."""
+
+from forward.cli import main
+
+main()

@@ -1,0 +1,124 @@
+"""Decoder: what genai_config.json says about running the text decoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packimport.errors import ContainerError
+from packimport.pack.container import Container
+from packimport.pack.documents import MAX_BYTES, Document, read_json
+
+FILE = "genai_config.json"
+
+# Session options that name native code or files for it: to obey them would run a
+# stranger's code, to pass over them would run another model than the one that is meant.
+_REFUSED_OPTIONS = ("custom_ops_library", "external_data_file", "custom_allocator")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decoder:
+    """How the decoder's graph is fed. Names are those of the graph's inputs and outputs.
+
+    graph:          its ONNX file, relative to the container.
+    layers:         how many pasts it may take.
+    past_key, …:    name patterns with one `%d` for the layer.
+    vocab_size:     token ids are below it.
+    context_length: the most tokens that the pack is meant for.
+    eos:            token ids that end a text.
+    """
+
+    graph: str
+    layers: int
+    head_size: int
+    kv_heads: int
+    vocab_size: int
+    context_length: int
+    eos: tuple[int, ...]
+    input_ids: str
+    attention_mask: str
+    position_ids: str
+    past_key: str
+    past_value: str
+    logits: str
+    present_key: str
+    present_value: str
+
+
+def read_decoder(container: Container) -> Decoder:
+    """The decoder of a pack.
+
+    Raises DocumentError where a key is missing or of another kind, and
+    ContainerError for packs of several graphs and for options that load native code.
+    """
+    if not container.has(FILE):
+        raise ContainerError(
+            f"no {FILE}: nothing says how the graph is fed",
+            place=str(container.path),
+            fix="Pass a pack made for onnxruntime-genai.",
+        )
+    model = Document(FILE, read_json(container.read_bytes(FILE, MAX_BYTES), FILE)).require("model")
+    decoder = model.require("decoder")
+    _refuse_native_code(decoder)
+    if decoder.get("pipeline") is not None:
+        raise ContainerError(
+            "a pack of several graphs (pipeline) can't be run yet",
+            place=f"{FILE}#/model/decoder/pipeline",
+            allowed="one graph, model.decoder.filename",
+        )
+    filename = decoder.require("filename").text()
+    inputs, outputs = decoder.get("inputs"), decoder.get("outputs")
+    return Decoder(
+        graph=container.safe_name(filename, FILE),
+        layers=decoder.require("num_hidden_layers").integer(1, 10_000),
+        head_size=decoder.require("head_size").integer(1),
+        kv_heads=decoder.require("num_key_value_heads").integer(1),
+        vocab_size=model.require("vocab_size").integer(1),
+        context_length=model.require("context_length").integer(1),
+        eos=_ids(model.get("eos_token_id")),
+        input_ids=_name(inputs, "input_ids", "input_ids"),
+        attention_mask=_name(inputs, "attention_mask", "attention_mask"),
+        position_ids=_name(inputs, "position_ids", "position_ids"),
+        past_key=_pattern(inputs, "past_key_names", "past_key_values.%d.key"),
+        past_value=_pattern(inputs, "past_value_names", "past_key_values.%d.value"),
+        logits=_name(outputs, "logits", "logits"),
+        present_key=_pattern(outputs, "present_key_names", "present.%d.key"),
+        present_value=_pattern(outputs, "present_value_names", "present.%d.value"),
+    )
+
+
+def _refuse_native_code(decoder: Document) -> None:
+    options = decoder.get("session_options")
+    if options is None:
+        return
+    for key in _REFUSED_OPTIONS:
+        value = options.get(key)
+        if value is not None:
+            raise ContainerError(
+                f"the pack asks for {key}, which forward-serve never loads",
+                place=value.place,
+                found=value.value,
+                fix="Such a pack runs only in its vendor's environment.",
+            )
+
+
+def _ids(value: Document | None) -> tuple[int, ...]:
+    """eos_token_id is one id or a list of them."""
+    if value is None:
+        return ()
+    return value.integers(0) if value.is_list else (value.integer(0),)
+
+
+def _name(names: Document | None, key: str, default: str) -> str:
+    """A name, or onnxruntime-genai's own default (its src/config.h)."""
+    value = None if names is None else names.get(key)
+    return default if value is None else value.text()
+
+
+def _pattern(names: Document | None, key: str, default: str) -> str:
+    """A name with one `%d`, the layer."""
+    pattern = _name(names, key, default)
+    if pattern.count("%d") != 1 or pattern.count("%") != 1:
+        value = None if names is None else names.get(key)
+        assert value is not None  # the defaults have their %d
+        raise value.error("not a name pattern", allowed="a name with one %d, the layer")
+    return pattern

@@ -1,0 +1,35 @@
+"""Generate: greedy tokens after a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from forward.dump import Tokens
+from forward.genai_config import Decoder
+from forward.prompt import check_tokens
+from forward.runner import Runner
+from forward.steps import plan
+
+
+def generate(
+    runner: Runner, decoder: Decoder, prompt: Tokens, count: int, chunk: int | None = None
+) -> Iterator[int]:
+    """Up to `count` token ids, each the one of the largest logit; ends before an eos token.
+
+    Among equal logits the lowest id wins. prompt: int64 [tokens]; with `count` it must
+    be within the limits of the pack (`limits.check_length`).
+    Raises DumpError for an empty prompt or unknown ids.
+    """
+    check_tokens(prompt, decoder.vocab_size, "the pack")
+    run = runner.begin()
+    for step in plan(len(prompt), 0, chunk):
+        rows = run.feed(prompt[step.start : step.stop])
+    for index in range(count):
+        token = int(rows[-1].argmax())
+        if token in decoder.eos:
+            return
+        yield token
+        if index < count - 1:
+            rows = run.feed(np.array([token], dtype=np.int64))

@@ -1,0 +1,169 @@
+"""Reference: the logits that transformers gives, in float32, on the CPU and offline."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from forward.dump import Tokens
+from forward.dump_writer import Provenance, check_free, write_dump
+from forward.prompt import check_tokens
+from forward.sources import file_hashes
+from forward.steps import Block, Step, plan
+from packimport.errors import DependencyError, DumpError
+
+CONFIG = "config.json"
+
+# Positions of one forward pass where the schedule does not look at the length.
+CHUNK = 512
+_WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
+
+
+class Reference:
+    """A checkpoint that is ready to run.
+
+    vocab_size: token ids are below it.
+    chunk:      positions of a pass; None where the whole text must be fed at once.
+    """
+
+    def __init__(self, transformers: ModuleType, torch: ModuleType, model: Any) -> None:
+        # torch and transformers are optional and looked at by nobody else: Any.
+        self._torch = torch
+        self._model = model
+        self.versions = {"version": transformers.__version__, "torch": torch.__version__}
+        self.vocab_size = int(model.config.get_text_config().vocab_size)
+        self.chunk = None if _looks_at_length(model) else CHUNK
+
+    def blocks(self, tokens: Tokens, steps: Sequence[Step]) -> Iterator[Block]:
+        """Run the steps over `tokens`, int64 [count], with the cache carried over."""
+        # transformers 5 has renamed past_key_values to cache, for most models.
+        parameters = inspect.signature(self._model.forward).parameters
+        name = "cache" if "cache" in parameters else "past_key_values"
+        past = None
+        with self._torch.inference_mode():
+            for step in steps:
+                ids = self._torch.from_numpy(tokens[None, step.start : step.stop])
+                output = self._model(input_ids=ids, use_cache=len(steps) > 1, **{name: past})
+                past = output[name] if len(steps) > 1 else None
+                yield Block(step, output.logits[0].numpy())
+
+
+def open_reference(folder: Path, config: Path, threads: int | None = None) -> Reference:
+    """The checkpoint in `folder` under the config.json at `config`. No code of it is run.
+
+    Raises DependencyError without torch or transformers, DumpError where the
+    weights are not those of the config.
+    """
+    transformers, torch = _modules()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    offline = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        declared = transformers.AutoConfig.from_pretrained(str(config), **offline)
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            config=declared,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **offline,
+        )
+    except MemoryError:
+        raise
+    except Exception as error:  # transformers raises whatever its parts do
+        text = " ".join(str(error).split())[:300]
+        raise DumpError(f"transformers can't load it: {text}", place=str(folder)) from error
+    for kind in ("missing_keys", "mismatched_keys"):
+        if report[kind]:
+            # It would fill them with random numbers.
+            raise DumpError(
+                f"the checkpoint lacks weights that the config asks for ({kind})",
+                place=str(folder),
+                found=sorted(map(str, report[kind]))[:3],
+                fix=f"Is {config} the config of this checkpoint?",
+            )
+    return Reference(transformers, torch, model.eval())
+
+
+def dump_reference(
+    folder: Path,
+    out: Path,
+    tokens: Tokens,
+    *,
+    config: Path | None = None,
+    chunk: int | None = None,
+    threads: int | None = None,
+) -> tuple[int, int]:
+    """The reference logits of `tokens`, int64 [count], as a new dump; returns [positions, vocab].
+
+    config: another config.json for the weights of `folder`, such as one that
+            declares another schedule.
+    chunk:  positions of a pass; None leaves it to the schedule.
+    """
+    check_free(out)
+    declared = folder / CONFIG if config is None else config
+    files = _files(folder) | {CONFIG if config is None else str(config): declared}
+    if not declared.is_file():
+        raise DumpError(
+            "there is no config.json",
+            place=str(declared),
+            fix="Pass a transformers folder, and a file as --config.",
+        )
+    with file_hashes(files) as hashes:
+        reference = open_reference(folder, declared, threads)
+        check_tokens(tokens, reference.vocab_size, "the checkpoint")
+        width = chunk or reference.chunk
+
+        def provenance() -> Provenance:
+            engine: Mapping[str, object] = {
+                "name": "transformers",
+                **reference.versions,
+                "dtype": "float32",
+                "config": str(declared),
+                "threads": threads,
+            }
+            return Provenance(engine=engine, kind="checkpoint", path=str(folder), files=hashes())
+
+        blocks = reference.blocks(tokens, plan(len(tokens), 0, width))
+        return write_dump(out, tokens, blocks, provenance, width)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The files of weights, by name."""
+    files = {path.name: path for pattern in _WEIGHTS for path in folder.glob(pattern)}
+    if not files:
+        raise DumpError(
+            "no checkpoint: the folder holds no weights",
+            place=str(folder),
+            allowed=", ".join(_WEIGHTS[:2]),
+            fix="Pass the folder of a transformers model.",
+        )
+    return files
+
+
+def _looks_at_length(model: Any) -> bool:
+    """Whether a rotary module chooses its frequencies by the length of the pass.
+
+    A text fed in parts would get other logits there than one fed at once. These are
+    the types that transformers' dynamic_rope_update acts on (modeling_rope_utils.py).
+    """
+    found = [getattr(module, "rope_type", None) for module in model.modules()]
+    types = [t for kind in found for t in (kind.values() if isinstance(kind, dict) else (kind,))]
+    return any(isinstance(t, str) and ("dynamic" in t or t == "longrope") for t in types)
+
+
+def _modules() -> tuple[ModuleType, ModuleType]:
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise DependencyError(
+            "a reference needs torch and transformers, which are not installed",
+            found=error.name,
+            fix="Install them: pip install packimport[reference]",
+        ) from error
+    return transformers, torch

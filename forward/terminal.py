@@ -1,0 +1,42 @@
+"""What a person sees while a run goes on: streamed text, and a bar."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+
+import click
+
+from forward.steps import Block, Step
+
+
+def print_pieces(pieces: Iterable[str]) -> None:
+    """Print pieces of text as they come, and a newline."""
+    for piece in pieces:
+        click.echo(safe(piece), nl=False)
+        sys.stdout.flush()
+    click.echo()
+
+
+def safe(text: str) -> str:
+    """A model's text for a terminal: control characters but tab and newline are escaped."""
+    return "".join(
+        f"\\x{ord(c):02x}" if unicodedata.category(c) == "Cc" and c not in "\n\t" else c
+        for c in text
+    )
+
+
+def progress(steps: Sequence[Step], blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks; on a terminal a bar on standard error shows how many tokens are done."""
+    if not sys.stderr.isatty() or len(steps) == 1:
+        yield from blocks
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("tokens", total=steps[-1].stop)
+        for block in blocks:
+            yield block
+            bar.update(task, completed=block.step.stop)

@@ -1,0 +1,207 @@
+"""Two dumps of the same tokens: buckets, phases, gates, JSON, memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from forward import compare as compare_module
+from forward.compare import compare, quantile
+from forward.comparison import SCHEMA, refusal
+from forward.dump import Dump
+from forward.statistics import row_figures
+from packimport.errors import DumpError
+from packimport.pack.documents import validate
+
+
+def dump(name: str, logits: NDArray[Any], *, prefill: int | None = None, first: int = 0) -> Dump:
+    count = len(logits)
+    tokens = np.arange(first, first + count)
+    rows = logits.astype(np.float32)
+    return Dump(
+        name=name, tokens=tokens, logits=rows, prefill=count if prefill is None else prefill
+    )
+
+
+def pair(count: int = 1100, vocab: int = 40, prefill: int | None = None) -> tuple[Dump, Dump]:
+    rng = np.random.default_rng(3)
+    x = rng.normal(0, 3, (count, vocab))
+    y = x + rng.normal(0, 1, x.shape) * np.linspace(0, 1, count)[:, None]
+    return dump("reference", x), dump("run", y, prefill=prefill)
+
+
+def test_figures_are_those_of_the_rows() -> None:
+    reference, run = pair()
+    rows = row_figures(reference.logits[:], run.logits[:])
+    comparison = compare(reference, run)
+    whole = comparison.overall
+    assert (comparison.vocab, whole.start, whole.stop) == (40, 0, 1100)
+    assert whole.kl_mean == pytest.approx(rows.kl.mean(), abs=1e-15)
+    assert whole.kl_median == pytest.approx(np.median(rows.kl), abs=1e-15)
+    assert whole.kl_p99 == pytest.approx(np.quantile(rows.kl, 0.99), abs=1e-15)
+    assert (whole.kl_max, whole.kl_max_position) == (rows.kl.max(), rows.kl.argmax())
+    assert whole.same_top1 == rows.same_top1.mean()
+    assert whole.max_difference == rows.difference.max()
+    assert whole.max_difference_position == rows.difference.argmax()
+    assert whole.max_difference_token == rows.token[rows.difference.argmax()]
+    x, y = reference.logits[:].ravel(), run.logits[:].ravel()
+    assert comparison.correlation == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-6)
+
+
+def test_buckets_hold_every_position_once() -> None:
+    reference, run = pair()
+    kl = row_figures(reference.logits[:], run.logits[:]).kl
+    buckets = compare(reference, run).buckets
+    assert [(b.name, b.start, b.stop) for b in buckets] == [
+        ("0-127", 0, 128),
+        ("128-511", 128, 512),
+        ("512-1023", 512, 1024),
+        ("1024-2047", 1024, 1100),
+    ]
+    for b in buckets:
+        assert b.kl_mean == pytest.approx(kl[b.start : b.stop].mean(), abs=1e-15)
+        assert b.start <= b.kl_max_position < b.stop
+        assert kl[b.kl_max_position] == b.kl_max
+
+
+@pytest.mark.parametrize(
+    ("count", "names"),
+    [
+        (1, ["0-127"]),
+        (128, ["0-127"]),
+        (129, ["0-127", "128-511"]),
+        (4097, ["0-127", "128-511", "512-1023", "1024-2047", "2048-4095", "4096-8191"]),
+    ],
+)
+def test_bucket_edges(count: int, names: list[str]) -> None:
+    logits = np.random.default_rng(0).normal(size=(count, 2))
+    one = dump("a", logits)
+    assert [b.name for b in compare(one, one).buckets] == names
+
+
+def test_phases_where_the_run_has_both() -> None:
+    reference, run = pair(count=100, prefill=90)
+    kl = row_figures(reference.logits[:], run.logits[:]).kl
+    prefill, decode = compare(reference, run).phases
+    assert (prefill.name, prefill.stop, decode.name, decode.start) == ("prefill", 90, "decode", 90)
+    assert decode.kl_mean == pytest.approx(kl[90:].mean(), abs=1e-15)
+    for count in (0, 100):
+        assert compare(*pair(count=100, prefill=count)).phases == ()
+
+
+def test_the_size_of_a_block_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, run = pair(count=300, prefill=200)
+    whole = compare(reference, run)
+    monkeypatch.setattr(compare_module, "_BLOCK", 40 * 7)
+    parts = compare(reference, run)
+    assert parts.overall == whole.overall
+    assert parts.buckets == whole.buckets
+    assert parts.correlation == pytest.approx(whole.correlation, abs=1e-14)
+
+
+def test_other_tokens_are_an_error_not_a_number() -> None:
+    logits = np.zeros((4, 3)) + np.arange(3)
+    with pytest.raises(DumpError, match=r"run: .*different tokens from position 0 on.*found 1"):
+        compare(dump("reference", logits), dump("run", logits, first=1))
+
+
+def test_a_prefix_is_an_error() -> None:
+    logits = np.zeros((4, 3)) + np.arange(3)
+    with pytest.raises(DumpError, match=r"run: .*different tokens; found 3 tokens; allowed: 4"):
+        compare(dump("reference", logits), dump("run", logits[:3]))
+
+
+def test_another_vocabulary_is_an_error() -> None:
+    with pytest.raises(DumpError, match="different sizes; found 4; allowed: 3, as in reference"):
+        compare(dump("reference", np.ones((2, 3))), dump("run", np.ones((2, 4))))
+
+
+def test_nan_is_an_error_at_its_position() -> None:
+    reference, run = pair(count=600)
+    run.logits[:][555, 3] = np.nan
+    with pytest.raises(DumpError, match="the run's logits have no softmax at position 555"):
+        compare(reference, run)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize("count", [1, 2, 101, 1500])
+def test_quantile_is_numpys(share: float, count: int) -> None:
+    ordered = np.sort(np.random.default_rng(count).exponential(size=count))
+    assert quantile(ordered, share) == pytest.approx(np.quantile(ordered, share), rel=1e-14)
+
+
+def test_quantiles_of_infinite_numbers() -> None:
+    ordered = np.array([0.0, 1.0, np.inf])
+    assert quantile(ordered, 0.5) == 1.0
+    assert quantile(ordered, 0.75) == np.inf
+    assert quantile(np.array([np.inf, np.inf]), 0.5) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("kl", "top1", "passed"),
+    [(None, None, True), (1.0, 0.0, True), (1e-9, 0.0, False), (1.0, 1.0, False)],
+)
+def test_gates(kl: float | None, top1: float | None, passed: bool) -> None:
+    comparison = compare(*pair()).held_to(kl, top1)
+    assert comparison.passed is passed
+    validate(comparison.to_dict(), SCHEMA, "comparison")
+    assert ("FAILED" in comparison.text()) is not passed
+
+
+def test_a_gate_is_passed_at_its_limit() -> None:
+    comparison = compare(*pair())
+    mean, top1 = comparison.overall.kl_mean, comparison.overall.same_top1
+    assert comparison.held_to(mean, top1).passed
+    assert not comparison.held_to(np.nextafter(mean, 0), None).passed
+    assert not comparison.held_to(None, np.nextafter(top1, 1)).passed
+
+
+def test_json_obeys_its_schema_with_infinity_and_null() -> None:
+    hole = np.array([[0.0, 1.0, 2.0], [0.0, 1.0, -np.inf]])
+    value = compare(dump("a", hole[:1].repeat(2, 0)), dump("b", hole)).to_dict()
+    validate(json.loads(json.dumps(value, allow_nan=False)), SCHEMA, "comparison")
+    assert value["overall"]["kl_mean"] == "Infinity"  # type: ignore[index]  # a JSON object
+    flat = compare(dump("a", np.ones((2, 3))), dump("b", np.ones((2, 3)))).to_dict()
+    validate(flat, SCHEMA, "comparison")
+    assert flat["correlation"] is None
+    validate(refusal(DumpError("no", place="x")), SCHEMA, "comparison")
+
+
+def test_text_shows_every_part() -> None:
+    lines = compare(*pair(prefill=1000)).held_to(1.0, None).text().splitlines()
+    starts = [line.split()[0] for line in lines if line]
+    for word in ("reference", "run", "all", "prefill", "decode", "0-127", "1024-2047", "passed:"):
+        assert word in starts
+
+
+def test_memory_is_that_of_a_few_blocks(tmp_path: Path) -> None:
+    """Two dumps of 77 MB each are compared in a process that grows by less than 100 MB."""
+    count, vocab = 150, 128256
+    for name in ("a.f4", "b.f4"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(4 * count * vocab)
+    script = f"""
+import sys, resource
+from pathlib import Path
+import numpy as np
+from forward.compare import compare
+from forward.dump import Dump, NpyRows
+def dump(name):
+    rows = NpyRows(Path(sys.argv[1]) / name, ({count}, {vocab}), 0)
+    return Dump(name=name, tokens=np.arange({count}), logits=rows, prefill={count})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert compare(dump("a.f4"), dump("b.f4")).overall.kl_max == 0.0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    pytest.importorskip("resource")
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
+    assert int(done.stdout) < 100 * 1024

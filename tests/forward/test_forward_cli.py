@@ -1,0 +1,218 @@
+"""The command forward-serve, from its arguments to its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from counting import VOCAB, counting_pack, expected
+
+from forward import cli
+from forward.comparison import SCHEMA
+from forward.dump import read_dump
+from forward.steps import Block, plan
+from forward.terminal import progress, safe
+from packimport.pack.documents import validate
+
+ROOT = Path(__file__).parent.parent.parent
+TOKENS = [3, 1, 4, 1, 5]
+
+
+class Ended:
+    """Runs the command in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *args: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            cli.main([str(arg) for arg in args])
+        out, err = self._capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, out, err
+
+
+@pytest.fixture
+def serve(capsys: pytest.CaptureFixture[str]) -> Ended:
+    return Ended(capsys)
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    """A counting pack whose tokenizer has one word for each token."""
+    pack = counting_pack(tmp_path / "pack", genai={"eos_token_id": None})
+    words = {f"w{i}": i for i in range(VOCAB)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(pack / "tokenizer.json"))
+    (tmp_path / "tokens.json").write_text(json.dumps(TOKENS), "utf-8")
+    return pack
+
+
+def test_dump_and_compare(serve: Ended, pack: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    args = (pack, "--tokens", tokens, "--threads", 1)
+    code, out, err = serve(*args, "--dump-logits", tmp_path / "a", "--decode", 2)
+    assert (code, err) == (0, "")
+    assert out == f"{tmp_path / 'a'}: logits of 5 positions x {VOCAB}, float32\n"
+    dump = read_dump(tmp_path / "a")
+    assert np.array_equal(dump.logits[:], expected(TOKENS))
+    assert (dump.tokens.tolist(), dump.prefill) == (TOKENS, 3)
+    stated: Any = json.loads((tmp_path / "a" / "dump.json").read_text(encoding="utf-8"))
+    assert [f["name"] for f in stated["source"]["files"]] == ["genai_config.json", "model.onnx"]
+    assert stated["engine"]["threads"] == 1
+    assert serve(*args, "--dump-logits", tmp_path / "b", "--chunk", 2)[0] == 0
+
+    code, out, err = serve("compare", tmp_path / "b", tmp_path / "a", "--max-kl", 0)
+    assert (code, err) == (0, "")
+    assert "passed: mean KL 0, wanted <= 0" in out
+    code, out, err = serve("compare", tmp_path / "a", tmp_path / "b", "--format", "json")
+    validate(json.loads(out), SCHEMA, "out")
+    assert json.loads(out)["overall"]["kl_mean"] == 0
+
+
+def test_gates_exit_1(serve: Ended, pack: Path, tmp_path: Path) -> None:
+    other = counting_pack(tmp_path / "other", position_ids=True, decoder={"head_size": VOCAB})
+    for name, source in (("a", pack), ("b", other)):
+        args = ("--tokens", tmp_path / "tokens.json", "--dump-logits", tmp_path / name)
+        assert serve(source, *args)[0] == 0
+    # Adding one number to a whole row leaves its softmax as it is.
+    pair = (tmp_path / "a", tmp_path / "b")
+    assert serve("compare", *pair, "--max-kl", "1e-9", "--min-top1", "1")[0] == 0
+    changed = np.load(tmp_path / "b" / "logits.npy")
+    changed[4] = -changed[4]
+    np.save(tmp_path / "b" / "logits.npy", changed)
+    code, out, err = serve("compare", *pair, "--max-kl", "1e-9")
+    assert (code, err) == (1, "")
+    assert "FAILED: mean KL" in out
+    assert serve("compare", *pair)[0] == 0
+    code, out, _ = serve("compare", *pair, "--min-top1", "0.9", "--format", "json")
+    assert code == 1
+    assert json.loads(out)["passed"] is False
+    validate(json.loads(out), SCHEMA, "out")
+
+
+def test_a_comparison_that_is_refused(serve: Ended, tmp_path: Path) -> None:
+    code, out, err = serve("compare", tmp_path / "no", tmp_path / "nor", "--format", "json")
+    assert code == 3
+    assert err.startswith(f"forward-serve: error: {tmp_path / 'no'}: no such dump")
+    validate(json.loads(out), SCHEMA, "out")
+    assert serve("compare", tmp_path / "no", tmp_path / "nor")[:2] == (3, "")
+
+
+def test_prompts(serve: Ended, pack: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_bytes(b"w3 w1\r\nw4")
+    assert serve(pack, "--prompt", "w3 w1 w4", "--dump-logits", tmp_path / "a")[0] == 0
+    assert (
+        serve(pack, "--prompt-file", tmp_path / "prompt.txt", "--dump-logits", tmp_path / "b")[0]
+        == 0
+    )
+    for name in "ab":
+        assert read_dump(tmp_path / name).tokens.tolist() == [3, 1, 4]
+
+
+def test_generate(serve: Ended, pack: Path) -> None:
+    ids, count = list(TOKENS), 6
+    for _ in range(count):
+        ids.append(int(expected(ids)[-1].argmax()))
+    text = " ".join(f"w{i}" for i in ids[len(TOKENS) :])
+    prompt = " ".join(f"w{i}" for i in TOKENS)
+    assert serve(pack, "--prompt", prompt, "--generate", count) == (0, f"{text}\n", "")
+
+
+def test_prompt_and_new_tokens_share_the_context(serve: Ended, pack: Path) -> None:
+    assert len(serve(pack, "--prompt", "w1 w2", "--generate", 62)[1].split()) == 62
+    code, out, err = serve(pack, "--prompt", "w1 w2", "--generate", 63)
+    assert (code, out) == (3, "")
+    assert "found 65; allowed: 64 or fewer" in err
+
+
+def test_generate_without_a_tokenizer_prints_ids(serve: Ended, pack: Path, tmp_path: Path) -> None:
+    (pack / "tokenizer.json").unlink()
+    token = int(expected(TOKENS)[-1].argmax())
+    code, out, _ = serve(pack, "--tokens", tmp_path / "tokens.json", "--generate", 1)
+    assert (code, out.split()) == (0, [str(token)])
+
+
+def test_text_for_a_terminal() -> None:
+    assert safe("a\tb\n\x1b[31m\r\x9b é 👩‍🔬") == "a\tb\n\\x1b[31m\\x0d\\x9b é 👩‍🔬"
+
+
+def test_a_bar_is_drawn_on_a_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = plan(6, 2, 2)
+    blocks = [Block(step, np.zeros((step.stop - step.start, 3))) for step in steps]
+    assert list(progress(steps, blocks)) == blocks
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(progress(steps, blocks)) == blocks
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "tokens" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "Missing argument 'CONTAINER'"),
+        (
+            ["PACK"],
+            "allowed: --dump-logits DIR or --generate N. Or compare two dumps",
+        ),
+        (["PACK", "--dump-logits", "d", "--generate", "3"], "one thing at a time"),
+        (["PACK", "--dump-logits", "d"], "--tokens FILE, --prompt TEXT or --prompt-file F"),
+        (["PACK", "--dump-logits", "d", "--prompt", "x", "--tokens", "y"], "say what to run, once"),
+        (["PACK", "--generate", "3", "--prompt", "x", "--decode", "1"], "--decode belongs to"),
+        (["PACK", "--generate", "0", "--prompt", "x"], "--generate"),
+        (["compare", "a", "b", "--min-top1", "99.9"], "--min-top1"),
+        (["compare", "a"], "Missing argument 'RUN'"),
+        (["reference", "m", "--prompt", "x"], "--dump-logits"),
+    ],
+)
+def test_wrong_usage(serve: Ended, pack: Path, args: list[str], message: str) -> None:
+    code, out, err = serve(*[pack if arg == "PACK" else arg for arg in args])
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("forward-serve: error: ")
+    assert err.count("\n") == 1
+
+
+def test_refusals_write_nothing(serve: Ended, pack: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    out = tmp_path / "dump"
+    for args in (
+        (tmp_path / "nowhere", "--prompt", "w1"),
+        (pack, "--prompt", ""),
+        (pack, "--tokens", tmp_path / "missing.npy"),
+        (pack, "--prompt", "w1", "--dump-logits", pack),
+        (pack, "--prompt", "w1 " * 65),
+    ):
+        code, printed, err = serve("--dump-logits", out, *args)
+        assert (code, printed) == (3, "")
+        assert err.startswith("forward-serve: error: ")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_taken_place_is_refused_before_the_model_loads(
+    serve: Ended, pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    args = (pack, "--prompt", "w1", "--dump-logits")
+    assert "is taken" in serve(*args, pack)[2]
+    assert "pip install packimport[ort]" in serve(*args, tmp_path / "d")[2]
+
+
+def test_it_runs_as_a_module(pack: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "forward", str(pack), "--prompt", "w1", "--generate", "2"]
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, env=environment, check=True)
+    assert done.stdout.split()[0].startswith(b"w")
+    assert done.stderr == b""

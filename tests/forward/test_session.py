@@ -1,0 +1,77 @@
+"""The door to onnxruntime."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+from counting import counting_pack, expected
+
+from forward.session import Port, open_session
+from packimport.errors import DependencyError, GraphError
+
+
+def test_without_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(DependencyError, match=r"pip install packimport\[ort\]"):
+        open_session(tmp_path / "model.onnx", "model.onnx")
+
+
+def test_ports(tmp_path: Path) -> None:
+    path = counting_pack(tmp_path / "p", dtype="bfloat16", ids="int32", last="static")
+    session = open_session(path / "model.onnx", "model.onnx")
+    assert session.version == onnxruntime.__version__
+    assert session.inputs["input_ids"] == Port("input_ids", "int32", (None, None))
+    assert session.outputs["logits"].text() == "bfloat16 [?, 1, 8]"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_an_array_outlives_its_value(tmp_path: Path, dtype: str) -> None:
+    path = counting_pack(tmp_path / "p", dtype=dtype, ids="int64")
+    session = open_session(path / "model.onnx", "model.onnx", threads=1)
+
+    def logits(tokens: list[int]) -> np.ndarray:
+        feeds = {
+            "input_ids": session.value(np.array([tokens])),
+            "attention_mask": session.value(np.ones((1, len(tokens)), np.int64)),
+            "past_key_values.0.key": session.empty((1, 1, 0, 8), dtype),
+        }
+        return session.run(feeds, ["logits"])["logits"].array()
+
+    first = logits([1, 2, 3])
+    for _ in range(20):
+        logits([4, 5, 6])
+        gc.collect()
+    assert first.dtype == np.dtype(getattr(ml_dtypes, dtype, dtype))
+    assert np.array_equal(first[0].astype(np.float32), expected([1, 2, 3]))
+
+
+def test_a_missing_feed_is_an_error_of_ours(tmp_path: Path) -> None:
+    session = open_session(counting_pack(tmp_path / "p") / "model.onnx", "model.onnx")
+    with pytest.raises(GraphError, match=r"model\.onnx: onnxruntime can't run the graph"):
+        session.run({}, ["logits"])
+
+
+def test_an_unknown_dtype_is_an_error_of_ours(tmp_path: Path) -> None:
+    session = open_session(counting_pack(tmp_path / "p") / "model.onnx", "model.onnx")
+    with pytest.raises(GraphError, match=r"makes no tensor\(float8e4m3fn\) tensor"):
+        session.empty((1, 1, 0, 8), "tensor(float8e4m3fn)")
+
+
+def test_foreign_operators_name_their_device(tmp_path: Path) -> None:
+    import onnx
+
+    path = counting_pack(tmp_path / "p") / "model.onnx"
+    model = onnx.load(path)
+    model.graph.node[0].domain = "com.ryzenai"
+    model.opset_import.add(domain="com.ryzenai", version=1)
+    onnx.save(model, path)
+    with pytest.raises(GraphError, match="ryzenai") as caught:
+        open_session(path, "model.onnx")
+    assert caught.value.fix is not None
+    assert "NPU" in caught.value.fix
