@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from packimport.errors import ScheduleError
 from packimport.rope.naming.case import Case
-from packimport.rope.naming.damage import Damage, looked_at, scan, strays
+from packimport.rope.naming.damage import Damage, described, scan, strays
 from packimport.rope.naming.distortion import Distortion, undo
 from packimport.rope.naming.explanation import Explanation
 from packimport.rope.naming.mistakes import MISTAKES, Mistake
-from packimport.rope.naming.sample import Sample, chosen_rows
+from packimport.rope.naming.sample import Rows, Sample
 from packimport.rope.naming.stages import known, later, mostly
 from packimport.rope.precision import FLOATS
 from packimport.rope.schedule import Rope
@@ -84,7 +84,7 @@ def identify(
     if explanation is not None and explanation.baked is not None:
         damage = strays(cos, sin, explanation.baked, damage)
     if partly is not None:
-        damage = looked_at(damage, partly[1])
+        damage = described(damage, partly[1])
     explanation = explanation or _unknown(case)
     texts = (explanation.label, *(d.text for d in distortions), damage.text)
     return Identification(
@@ -105,23 +105,16 @@ def _case(
     candidates: tuple[Rope, ...],
     damage: Damage,
 ) -> Case:
-    rows, pairs = cos.shape
-    lengths = (
-        length
-        for rope in candidates
-        for length in (rope.original_max_position_embeddings, rope.max_position_embeddings)
-    )
-    edges = [length for length in lengths if length is not None]
+    def take(rows: Rows) -> Sample:
+        return Sample.take(cos, sin, rows[damage.usable[rows]])
 
-    def take(spread: int) -> Sample:
-        chosen = chosen_rows(rows, edges, spread)
-        return Sample.take(cos, sin, chosen[damage.usable[chosen]])
-
-    return Case.of(take, candidates, pairs, rows)
+    return Case.of(take, candidates, cos.shape[1], cos.shape[0])
 
 
 def _explain(case: Case) -> tuple[Explanation | None, tuple[Distortion, ...]]:
     """What explains the table as it is, else once its distortions are undone, and these."""
+    if not len(case.sample.rows):
+        return None, ()
     explanation = known(case)
     if explanation is not None:
         return explanation, ()

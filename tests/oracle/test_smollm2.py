@@ -2,7 +2,7 @@
 
 SmolLM2-135M in float32; its pack by onnxruntime-genai 0.18.0's builder, which has a plain table;
 a config that declares llama3 over the same weights; the reference by transformers 5.24.0 and torch
-2.13.0 under that config. The text is the language reference that every CPython carries.
+2.13.0 under that config. The text is this project's licence: English prose that does not change.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     import tokenizers
 
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "pack" / "tokenizer.json"))
-    ids = tokenizer.encode(topics["execmodel"] + topics["import"]).ids
+    ids = tokenizer.encode((ROOT / "LICENSE").read_text(encoding="utf-8")).ids
     np.save(folder / "tokens.npy", np.array(ids[:COUNT]))
     assert len(ids) >= COUNT
     yield folder
@@ -104,12 +104,12 @@ def test_the_check_names_the_fault_and_its_absence(made: Path, patched: Path) ->
 
 
 def test_before(made: Path, reference: Path) -> None:
-    """Measured with the text of CPython 3.11: mean KL 0.404, same top-1 74.5 %."""
+    """Measured: mean KL 0.525, same top-1 67.9 %."""
     before = compare(reference, dumped(made, made / "pack", "before"))
     print(json.dumps(before["overall"]), *map(json.dumps, before["buckets"]), sep="\n")
     assert before["positions"] == COUNT
-    assert before["overall"]["kl_mean"] > 0.1
-    assert before["overall"]["same_top1"] < 0.85
+    assert before["overall"]["kl_mean"] == pytest.approx(0.525, abs=0.01)
+    assert before["overall"]["same_top1"] == pytest.approx(0.679, abs=0.01)
     means = [bucket["kl_mean"] for bucket in before["buckets"]]
     assert means == sorted(means), "the fault grows with the position"
     code, _ = command("forward", "compare", reference, made / "before", "--max-kl", "1e-8")

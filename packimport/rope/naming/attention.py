@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from packimport.rope.naming.bounds import Range
 from packimport.rope.naming.labels import label, number
-from packimport.rope.naming.recovery import Range
 from packimport.rope.naming.simplest import simplest
 from packimport.rope.naming.suspects import Suspect
 from packimport.rope.schedule import Rope

@@ -112,7 +112,8 @@ class Baked:
         shorten = SHORT_DTYPES[name]
         at = shorten(at) if steps.positions else at
         inv_freq = shorten(inv_freq) if steps.frequencies else inv_freq
-        with np.errstate(over="ignore"):
+        # A position or frequency beyond float16 is infinite, and times 0 it is NaN.
+        with np.errstate(over="ignore", invalid="ignore"):
             angle = np.multiply.outer(at, inv_freq)
         return shorten(angle) if steps.angles else angle
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from packimport.rope.naming.baked import Floats
-from packimport.rope.naming.recovery import phases, unwrap
+from packimport.rope.naming.phases import phases, unwrap
 from packimport.rope.naming.sample import Sample
 
 # A frequency whose error is above this share of it says nothing of a shift.
@@ -57,8 +57,9 @@ def _swapped(sample: Sample) -> tuple[Sample, Distortion] | None:
 
 def _negated(sample: Sample) -> tuple[Sample, Distortion] | None:
     """Every slow pair turns backwards. A fast one may seem to: row 1 is beyond half a turn."""
-    seen = phases(sample)
-    rough = unwrap(sample, seen)
+    few = sample.doublings()
+    seen = phases(few)
+    rough = unwrap(few, seen)
     slow = rough[-(-sample.pairs // 2) :] if sample.pairs > 1 else rough
     slow = slow[np.abs(slow) > _least(sample, seen.within_error)]
     if not len(slow) or not (slow < 0).all():
@@ -76,11 +77,12 @@ def _shifted(sample: Sample) -> tuple[Sample, Distortion] | None:
     """Row 0 has an angle: row r holds position r + k."""
     if not len(sample.rows) or sample.rows[0] != 0:
         return None
-    seen = phases(sample)
+    few = sample.doublings()
+    seen = phases(few)
     start, start_error = seen.phase[0], seen.within_error[0]
     if (np.abs(start) <= start_error).all():
         return None
-    rough = unwrap(sample, seen)
+    rough = unwrap(few, seen)
     last = float(sample.rows[-1])
     error = (seen.within_error[-1] + start_error) / last if last else np.full_like(rough, np.inf)
     shift = _shift(rough, error, start, start_error)

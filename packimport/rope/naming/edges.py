@@ -10,9 +10,9 @@ from itertools import islice
 
 import numpy as np
 
+from packimport.rope.naming.bounds import Range
 from packimport.rope.naming.fits import log_thetas, thetas
 from packimport.rope.naming.mold import Fit, Mold
-from packimport.rope.naming.recovery import Range
 from packimport.rope.naming.simplest import picks
 
 # What float32 steps do to a share: a few roundings of a number up to 8 or so.

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from packimport.rope.naming import fits
 from packimport.rope.naming.attention import with_amplitude
+from packimport.rope.naming.bounds import Range
 from packimport.rope.naming.case import Case
 from packimport.rope.naming.explanation import Explanation, explain, with_scale
 from packimport.rope.naming.labels import joined
 from packimport.rope.naming.lengths import at_length
 from packimport.rope.naming.llama3_fits import llama3
 from packimport.rope.naming.mold import Fit
-from packimport.rope.naming.recovery import Range, phases, unwrap
+from packimport.rope.naming.phases import phases, unwrap
 from packimport.rope.naming.sample import Match
 from packimport.rope.naming.suspects import Suspect
 from packimport.rope.naming.yarn_fits import yarn
@@ -31,8 +33,8 @@ _ROUGH = 2.0**-8
 Family = Callable[[Case, Range], "Iterator[Fit]"]
 
 
-def _yarn(case: Case, seen: Range) -> Iterator[Fit]:
-    return yarn(seen, case.mold, case.recovery.amplitude)
+def _yarn(case: Case, seen: Range, thetas: tuple[float, ...] = ()) -> Iterator[Fit]:
+    return yarn(seen, case.mold, case.recovery.amplitude, thetas)
 
 
 def _llama3(case: Case, seen: Range) -> Iterator[Fit]:
@@ -48,6 +50,7 @@ FAMILIES: tuple[Family, ...] = (
 
 def fitted(case: Case) -> Explanation | None:
     """The schedule of the simplest family that fits as if rounded once, else that fits."""
+    case = case.refined()
     loose: Suspect | None = None
     # llama3 has no attention factor; yarn may have 1.
     amplitude = case.recovery.amplitude
@@ -58,10 +61,7 @@ def fitted(case: Case) -> Explanation | None:
             continue
         suspect, match = found
         if match == Match.EXACT:
-            other = _best(case, _yarn) if family is _llama3 else None
-            if other is not None and other[1] == Match.EXACT:
-                return _either(case, suspect, other[0])
-            return _explain(case, suspect)
+            return _either(case, suspect) if family is _llama3 else _explain(case, suspect)
         loose = loose or suspect
     return None if loose is None else _explain(case, loose)
 
@@ -91,15 +91,21 @@ def _explain(case: Case, suspect: Suspect) -> Explanation:
     return explain(at_length(case, suspect) or suspect, case.declared)
 
 
-def _either(case: Case, one: Suspect, other: Suspect) -> Explanation:
-    """Both fit: a table of few pairs may hold none on the ramp between fast and slow."""
-    names = (one.label, other.label)
-    return replace(explain(one, case.declared), label=joined(names), ambiguous=names)
+def _either(case: Case, suspect: Suspect) -> Explanation:
+    """llama3, and yarn if that fits too: few pairs may all lie off both ramps."""
+    explanation = _explain(case, suspect)
+    thetas = (suspect.rope.theta,) if suspect.rope is not None else ()
+    other = _best(case, partial(_yarn, thetas=thetas))
+    if other is None or other[1] != Match.EXACT:
+        return explanation
+    names = (suspect.label, other[0].label)
+    return replace(explanation, label=joined(names), ambiguous=names)
 
 
 def rough_thetas(case: Case) -> Iterator[Suspect]:
     """Plain schedules near frequencies that rounding has moved."""
-    rough = unwrap(case.sample, phases(case.sample))
+    few = case.sample.doublings()
+    rough = unwrap(few, phases(few))
     if np.isfinite(rough).all():
         seen = Range(rough, rough).widened(_ROUGH)
         for fit in fits.plain(seen, case.mold):

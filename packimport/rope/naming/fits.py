@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from packimport.rope.naming.baked import TWO_ULPS, Floats
+from packimport.rope.naming.bounds import Range
 from packimport.rope.naming.mold import Fit, Mold
-from packimport.rope.naming.recovery import Range
 from packimport.rope.naming.simplest import picks
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from packimport.rope.naming.baked import TWO_ULPS, Floats
+from packimport.rope.naming.bounds import Range
 from packimport.rope.naming.edges import head_thetas, in_turns, over_plain, shares, tail_factors
 from packimport.rope.naming.mold import Fit, Mold
-from packimport.rope.naming.recovery import Range
 from packimport.rope.naming.simplest import cost, picks, whole_picks
 
 # high_freq_factor tried where none is declared, the canonical one first.

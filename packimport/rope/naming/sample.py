@@ -18,6 +18,8 @@ Rows = NDArray[np.int64]
 _GOLDEN = 0.6180339887498949
 _SPREAD = 192
 _QUICK = 12
+# Of so many crossings of each pair, so many are looked at.
+_CROSSINGS, _BEST = 64, 6
 
 
 class Match(IntEnum):
@@ -37,7 +39,22 @@ def chosen_rows(rows: int, edges: Iterable[int] = (), spread: int = _SPREAD) -> 
     near += [p + p // 2 for p in powers]
     scattered = (np.arange(spread) * _GOLDEN % 1 * rows).astype(np.int64)
     wanted = np.concatenate([np.arange(9), np.array(near), scattered, [rows - 2, rows - 1]])
-    return np.unique(wanted[(wanted >= 0) & (wanted < rows)]).astype(np.int64)
+    return distinct(wanted[(wanted >= 0) & (wanted < rows)].astype(np.int64))
+
+
+def crossings(frequencies: Floats, rows: int, shift: int = 0) -> Rows:
+    """Rows at which some pair's cos or sin is nearly zero: there even bfloat16 is precise.
+
+    frequencies: [pairs], radians per row; shift: row r holds position r + shift.
+    """
+    count = np.arange(1, _CROSSINGS + 1)
+    with np.errstate(divide="ignore"):
+        position = count * (np.pi / 2) / np.abs(frequencies)[:, None]
+    nearest = np.round(np.minimum(position, 2 * rows))
+    off = np.abs(nearest - position) + (nearest - shift >= rows) * rows
+    best = np.argsort(off, axis=1)[:, :_BEST]
+    found = np.take_along_axis(nearest, best, axis=1).ravel().astype(np.int64) - shift
+    return distinct(found[(found >= 0) & (found < rows)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,10 +84,17 @@ class Sample:
         """Entries of a row."""
         return int(self.cos.shape[1])
 
-    @property
-    def short(self) -> bool:
-        """Whether the table is of half precision."""
-        return self.dtype.itemsize == 2
+    def doublings(self) -> Sample:
+        """Rows 0, 1, 2, 4, 8, ... and the last one."""
+        wanted = self.rows & (self.rows - 1) == 0
+        wanted[-1:] = True
+        return Sample(
+            self.rows[wanted],
+            self.positions[wanted],
+            self.cos[wanted],
+            self.sin[wanted],
+            self.dtype,
+        )
 
     def columns(self, which: NDArray[np.int64]) -> Sample:
         """The sample of some pairs, in the order of `which`."""
@@ -83,7 +107,7 @@ class Sample:
         """
         if not len(self.rows) or (baked.then is not None and self.rows[-1] < baked.then[0]):
             return Match.NONE
-        few = np.unique(np.linspace(0, len(self.rows) - 1, _QUICK).astype(np.int64))
+        few = distinct(np.linspace(0, len(self.rows) - 1, _QUICK).astype(np.int64))
         if self._match_rows(baked, few) == Match.NONE:
             return Match.NONE
         return self._match_rows(baked, slice(None))
@@ -124,3 +148,11 @@ def rounding_ulps(dtype: np.dtype[np.generic]) -> float:
     and the attention factor multiplies once more.
     """
     return 0.5 + 2.0**-7 if dtype.itemsize == 2 else 2.0
+
+
+def distinct(values: Rows) -> Rows:
+    """The values in order, each once: np.unique, whose first call imports numpy.ma (15 ms)."""
+    ordered = np.sort(values)
+    is_first = np.ones(len(ordered), dtype=np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return np.asarray(ordered[is_first])

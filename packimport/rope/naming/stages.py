@@ -18,9 +18,6 @@ from packimport.rope.naming.sample import Match, Sample
 from packimport.rope.naming.scales import scaled_candidates
 from packimport.rope.naming.suspects import Suspect, merged
 
-# Rows to look at where two suspects fit.
-_MANY = 2048
-
 
 def known(case: Case) -> Explanation | None:
     """A candidate as declared, or what a known mistake makes of one.
@@ -30,12 +27,12 @@ def known(case: Case) -> Explanation | None:
     """
     fitting = _fitting(case.sample, case, case.suspects)
     if len(fitting) > 1:
-        fitting = _fitting(case.take(_MANY), case, [suspect for suspect, _ in fitting])
+        fitting = _fitting(case.more(), case, [suspect for suspect, _ in fitting])
         best = max((match for _, match in fitting), default=Match.NONE)
         fitting = [pair for pair in fitting if pair[1] == best]
     if not fitting:
         return None
-    # Each has the attention factor that the table shows.
+    # Each has an attention factor that fits: they differ in their angles or not at all.
     distinct = merged((suspect for suspect, _ in fitting), Baked.turns_like)
     first = explain(distinct[0], case.declared)
     names = tuple(dict.fromkeys(suspect.label for suspect in distinct))
@@ -43,9 +40,16 @@ def known(case: Case) -> Explanation | None:
 
 
 def _fitting(sample: Sample, case: Case, among: Iterable[Suspect]) -> list[tuple[Suspect, Match]]:
-    adapted = (with_amplitude(s, case.recovery.amplitude, case.declared) for s in among)
-    matched = ((suspect, sample.match(suspect.baked)) for suspect in adapted)
-    return [(suspect, match) for suspect, match in matched if match != Match.NONE]
+    """The suspects that fit, as they are or with the attention factor that the table shows."""
+    found: list[tuple[Suspect, Match]] = []
+    for own in among:
+        suspect, match = own, sample.match(own.baked)
+        if match == Match.NONE:
+            suspect = with_amplitude(own, case.recovery.amplitude, case.declared)
+            match = Match.NONE if suspect is own else sample.match(suspect.baked)
+        if match != Match.NONE:
+            found.append((suspect, match))
+    return found
 
 
 def _first(case: Case, among: Iterable[Suspect]) -> Explanation | None:
@@ -104,9 +108,10 @@ def _reordered(case: Case) -> Explanation | None:
     return None
 
 
-def mostly(case: Case) -> tuple[Explanation, int] | None:
-    """The suspect that most rows follow, and how many of those looked at do not."""
-    best, most = None, len(case.sample.rows) // 2
+def mostly(case: Case) -> tuple[Explanation, str] | None:
+    """The suspect that most of the rows looked at follow, and where the others begin."""
+    rows = case.sample.rows
+    best, most = None, len(rows) // 2
     for suspect in case.suspects:
         if suspect.baked.then is None:
             agreeing = int(np.count_nonzero(case.sample.agreeing(suspect.baked)))
@@ -114,7 +119,15 @@ def mostly(case: Case) -> tuple[Explanation, int] | None:
                 best, most = suspect, agreeing
     if best is None:
         return None
-    return explain(best, case.declared), len(case.sample.rows) - most
+    off = np.flatnonzero(~case.sample.agreeing(best.baked))
+    before = int(rows[off[0] - 1]) if off[0] else -1
+    gap = case.take(np.arange(before + 1, int(rows[off[0]]) + 1))
+    first = int(gap.rows[np.argmin(gap.agreeing(best.baked))])
+    rest = len(off) == len(rows) - off[0]
+    return (
+        explain(best, case.declared),
+        f"other values from row {first} on" if rest else f"other values at row {first} and others",
+    )
 
 
 Stage = Callable[[Case], "Explanation | None"]

@@ -39,18 +39,17 @@ class Surroundings:
     rows: int
 
 
-def plain(rope: Rope, **changes: float) -> Rope:
-    """The plain schedule of the same theta and dimensions."""
-    made = Rope(
+def plain(rope: Rope, theta: float | None = None) -> Rope:
+    """The plain schedule of the same dimensions, and of the same theta unless one is given."""
+    return Rope(
         type="default",
-        theta=rope.theta,
+        theta=rope.theta if theta is None else theta,
         head_dim=rope.head_dim,
         rotary_dim=rope.rotary_dim,
         interleaved=rope.interleaved,
         trailing=rope.trailing,
         max_position_embeddings=rope.max_position_embeddings,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]  # by name, all of them floats
 
 
 def _lost(rope: Rope, _: Surroundings) -> Iterator[tuple[str, Rope]]:
