@@ -32,7 +32,7 @@ container, new = open_container(sys.argv[1]), bytes(8 << 20)
 file = max(container.files, key=container.size)
 edits = [
     Edit(file=file, offset=offset, new=new, reason="a table",
-         old_sha256=hashlib.sha256(container.map(file, offset, len(new))).hexdigest())
+         old_sha256=hashlib.sha256(container.span(file, offset, len(new))).hexdigest())
     for offset in (container.size(file) // 2, container.size(file) - len(new))
 ]
 write_container(container, sys.argv[2], edits, {}, lambda files: Manifest(
@@ -42,7 +42,8 @@ write_container(container, sys.argv[2], edits, {}, lambda files: Manifest(
 VERIFY = """
 import sys
 from packimport.pack.container import open_container
-from packimport.pack.manifest import read_manifest, verify
+from packimport.pack.manifest import read_manifest
+from packimport.pack.verification import verify
 
 container = open_container(sys.argv[1])
 assert verify(container, read_manifest(container)).ok

@@ -6,6 +6,8 @@
     identify(cos, sin, [rope])  which schedule made a table
     check(CONTAINER)            what is baked against what is declared
     patch(CONTAINER, OUT)       the pack with the declared table
+    patch_in_place(CONTAINER)   the same in the pack's own files
+    undo(CONTAINER)             takes that back
 
 Names are imported when first used, so that `import packimport` costs nothing.
 """
@@ -15,9 +17,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from packimport.version import __version__
+
 if TYPE_CHECKING:
     from packimport.audit.audit import check
     from packimport.audit.report import Report
+    from packimport.in_place import patch_in_place, undo
     from packimport.patching import patch
     from packimport.rope.frequencies import Frequencies, frequencies
     from packimport.rope.identify import Identification, identify
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
     from packimport.semantics.model import Semantics
     from packimport.semantics.reader import read_semantics
 
-__version__ = "0.1.0"
 
 __all__ = [
     "Frequencies",
@@ -35,12 +39,15 @@ __all__ = [
     "Rope",
     "Semantics",
     "Table",
+    "__version__",
     "check",
     "frequencies",
     "identify",
     "patch",
+    "patch_in_place",
     "read_semantics",
     "table",
+    "undo",
 ]
 
 _HOMES = {
@@ -54,8 +61,10 @@ _HOMES = {
     "frequencies": "packimport.rope.frequencies",
     "identify": "packimport.rope.identify",
     "patch": "packimport.patching",
+    "patch_in_place": "packimport.in_place",
     "read_semantics": "packimport.semantics.reader",
     "table": "packimport.rope.tables",
+    "undo": "packimport.in_place",
 }
 
 

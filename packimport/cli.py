@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
-from packimport import __version__
 from packimport.errors import PackimportError, UsageError
 from packimport.shell import DefaultGroup, run
+from packimport.version import __version__
+from packimport.wrapping import wrapped
 
 if TYPE_CHECKING:
     from packimport.audit.report import Report
+    from packimport.dry_run import DryRun
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -59,7 +61,8 @@ def output_options(function: _Function) -> _Function:
 def group() -> None:
     """Check and mend the rotary position tables of an ONNX LLM pack.
 
-    CONTAINER is the folder of a pack. Exit codes: 0 right, 1 findings, 2 wrong
+    CONTAINER is the folder of a pack, or an archive of one: .zip, .tar, .tar.gz,
+    .tar.zst. Exit codes: 0 right, 1 findings, 2 wrong
     usage, 3 refused or not supported.
     """
 
@@ -73,10 +76,13 @@ def check_command(
 ) -> int:
     """Say what each table holds, what is declared and how they differ."""
     from packimport.audit.audit import check
+    from packimport.progress_bar import progress_bar
 
     _refuse_both(config, model)
     try:
-        report = check(container, config, model)
+        # A folder is read too quickly for a bar.
+        with progress_bar("unpacking", quiet or container.is_dir()) as on_progress:
+            report = check(container, config, model, on_progress=on_progress)
     except PackimportError as error:
         _print_refusal(error, form, quiet)
         raise
@@ -86,28 +92,95 @@ def check_command(
 
 @group.command(name="patch")
 @click.argument("container", type=FOLDER)
-@click.option("-o", "--out", type=FOLDER, metavar="OUT", required=True, help="A new folder.")
+@click.option("-o", "--out", type=FOLDER, metavar="OUT", help="A new folder.")
+@click.option("--bytes-only", is_flag=True, help="Rewrite tables in place; change no graph.")
+@click.option("--in-place", is_flag=True, help="Change the pack's own files; `undo` takes it back.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Print the edits and write nothing.")
 @declaration_options
 @output_options
 def patch_command(
-    *, container: Path, out: Path, config: Path | None, model: str | None, form: str, quiet: bool
+    *,
+    container: Path,
+    out: Path | None,
+    in_place: bool,
+    bytes_only: bool,
+    is_dry: bool,
+    config: Path | None,
+    model: str | None,
+    form: str,
+    quiet: bool,
 ) -> int:
-    """Write the pack to OUT with the declared tables. The source is not touched."""
-    from packimport.patching import patch
-    from packimport.progress_bar import progress_bar
-
+    """Write the pack to OUT with the declared tables, or into the pack itself with --in-place."""
     _refuse_both(config, model)
+    if (out is None) != in_place and not (is_dry and out is None):
+        raise UsageError("say where to write", allowed="-o OUT or --in-place")
     try:
-        with progress_bar("copying", quiet) as on_progress:
-            patched = patch(container, out, config, model, on_progress=on_progress)
+        if is_dry:
+            from packimport.dry_run import dry_run
+
+            planned = dry_run(
+                container, out, config, model, in_place=in_place, bytes_only=bytes_only
+            )
+            _print_plan(planned, form, quiet)
+            return 0
+        if out is None:
+            from packimport.in_place import patch_in_place
+
+            mended = patch_in_place(container, config, model, bytes_only=bytes_only)
+            _say(mended.recovered, quiet)
+            after, text = mended.after, wrapped(mended.text())
+        else:
+            from packimport.patching import patch
+            from packimport.progress_bar import progress_bar
+
+            with progress_bar("copying", quiet) as on_progress:
+                patched = patch(
+                    container, out, config, model, bytes_only=bytes_only, on_progress=on_progress
+                )
+            after, text = patched.after, wrapped(patched.text())
     except PackimportError as error:
         _print_refusal(error, form, quiet)
         raise
     if form == "json":
-        _print_report(patched.after, form, quiet)
+        _print_report(after, form, quiet)
     elif not quiet:
-        click.echo(patched.text())
+        click.echo(text)
     return 0
+
+
+@group.command(name="undo")
+@click.argument("container", type=FOLDER)
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+def undo_command(*, container: Path, quiet: bool) -> int:
+    """Take the last patch in place back, or one that did not end."""
+    from packimport.in_place import undo
+
+    done = undo(container)
+    if not quiet:
+        click.echo(f"{container}: {done}")
+    return 0
+
+
+@group.command(name="verify")
+@click.argument("container", type=FOLDER)
+@output_options
+def verify_command(*, container: Path, form: str, quiet: bool) -> int:
+    """Hold the files against packimport.json: extra, missing and changed ones."""
+    from packimport.pack.archive import opened
+    from packimport.pack.verification import verify_container
+    from packimport.progress_bar import progress_bar
+
+    try:
+        with opened(container) as pack, progress_bar("hashing", quiet) as on_progress:
+            verified = verify_container(pack, on_progress)
+    except PackimportError as error:
+        _print_refusal(error, form, quiet)
+        raise
+    if form == "json":
+        click.echo(_json(verified.to_dict()))
+    elif not quiet:
+        click.echo(f"{container}: {verified.text()}")
+    return verified.exit_code
 
 
 @group.command(name="show")
@@ -123,7 +196,7 @@ def show_command(
     _refuse_both(config, model)
     shown = show(container, config, model)
     if not quiet:
-        click.echo(_json(shown.to_dict()) if form == "json" else shown.text())
+        click.echo(_json(shown.to_dict()) if form == "json" else wrapped(shown.text()))
     return 0
 
 
@@ -178,6 +251,16 @@ def table_command(
     return 0
 
 
+@group.command(name="explain")
+@click.argument("code", metavar="CODE")
+def explain_command(*, code: str) -> int:
+    """Print cause, effect and cure of a check, such as RPE001."""
+    from packimport.audit.explain import explain
+
+    click.echo(explain(code))
+    return 0
+
+
 @group.command(name="demo")
 @click.option("--keep", type=FOLDER, metavar="DIR", help="Keep the packs in this new folder.")
 def demo_command(*, keep: Path | None) -> int:
@@ -197,11 +280,23 @@ def _refuse_both(config: Path | None, model: str | None) -> None:
         raise UsageError("--config and --model both declare the schedule", fix="Pass one of them.")
 
 
+def _print_plan(planned: DryRun, form: str, quiet: bool) -> None:
+    if form == "json":
+        click.echo(_json(planned.to_dict()))
+    elif not quiet:
+        click.echo(wrapped(planned.text()))
+
+
+def _say(note: str | None, quiet: bool) -> None:
+    if note is not None and not quiet:
+        click.echo(f"packimport: {note}", err=True)
+
+
 def _print_report(report: Report, form: str, quiet: bool) -> None:
     if form == "json":
         click.echo(_json(report.to_dict()))
     elif not quiet:
-        click.echo(report.text())
+        click.echo(wrapped(report.text()))
 
 
 def _print_refusal(error: PackimportError, form: str, quiet: bool) -> None:

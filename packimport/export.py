@@ -29,7 +29,7 @@ LAYOUTS: Mapping[str, Callable[[Array, Array], Arrays]] = {
     "duplicated": lambda cos, sin: {"cos": to_duplicated(cos), "sin": to_duplicated(sin)},
     "repeated": lambda cos, sin: {"cos": to_repeated(cos), "sin": to_repeated(sin)},
     "row": lambda cos, sin: {"cos_sin": to_row(cos, sin)},
-    "complex": lambda cos, sin: {"cis": to_complex(cos, sin)},  # type: ignore[arg-type]  # floats
+    "complex": lambda cos, sin: {"cis": to_complex(cos, sin)},
 }
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
@@ -123,17 +123,21 @@ def _npz(made: Export) -> bytes:
 
 def _safetensors(made: Export) -> bytes:
     try:
-        from safetensors import serialize
+        from safetensors import SafetensorError
+        from safetensors.numpy import save
     except ImportError as error:
         raise DependencyError(
             "writing .safetensors needs the module safetensors", fix="pip install safetensors"
         ) from error
-    tensors = {
-        name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
-        for name, array in made.arrays.items()
-    }
-    data: bytes = serialize(tensors, {"schedules": json.dumps(made.schedules)})
-    return data
+    # It reads an array's memory as it lies, without its strides.
+    tensors = {name: np.ascontiguousarray(array) for name, array in made.arrays.items()}
+    try:
+        return save(tensors, {"schedules": json.dumps(made.schedules)})
+    except SafetensorError as error:
+        raise UsageError(
+            f"the installed safetensors does not carry this dtype: {error}",
+            fix="Write .npz instead.",
+        ) from error
 
 
 def _json(made: Export) -> bytes:
@@ -154,11 +158,13 @@ FORMATS: Mapping[str, Callable[[Export], bytes]] = {
 
 
 def _write_new(out: Path, data: bytes) -> None:
-    """The whole file or none: written beside its name, then linked to it."""
+    """The whole file or none: written beside its name, then moved there."""
     if out.exists():
         raise ContainerError(
             "the output exists", place=str(out), fix="Remove it, or write to another path."
         )
+    if not out.parent.is_dir():
+        raise ContainerError("there is no such folder", place=str(out.parent), fix="Create it.")
     handle, scratch = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -5,69 +5,112 @@ The module is not called `patch`: that name is the function of the API, `packimp
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from packimport import __version__
 from packimport.audit.audit import check, judge
-from packimport.audit.checks import CHECKS
-from packimport.audit.judge import JudgedSite
 from packimport.audit.report import Report
-from packimport.errors import PatchError
-from packimport.graph.encodings import encode
-from packimport.graph.site import TensorSpan
+from packimport.errors import printable
+from packimport.mending.plan import mending
+from packimport.pack.additions import Addition, Change, Replacement, of_kind
+from packimport.pack.archive import opened
 from packimport.pack.container import Container, open_container
-from packimport.pack.edits import Edit, merged
-from packimport.pack.manifest import MANIFEST, FileRecord, Manifest, edit_records, read_manifest
+from packimport.pack.edits import Edit
+from packimport.pack.manifest import (
+    MANIFEST,
+    FileRecord,
+    GraphChangeRecord,
+    Manifest,
+    addition_records,
+    edit_records,
+    read_manifest,
+    replacement_records,
+)
 from packimport.pack.progress import OnProgress
 from packimport.pack.writer import write_container
-from packimport.rope.tables import table
-from packimport.semantics.describe import describe
 from packimport.semantics.reader import CONFIG, read_semantics, source_config
+from packimport.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a patch would do to a container, worked out before anything is written."""
+    """What a patch would do to a container, worked out before anything is written.
+
+    changes:       spans replaced, spans added, and files made anew.
+    graph_changes: what else than table bytes changes in graphs, and why.
+    """
 
     container: Container
     report: Report
-    edits: tuple[Edit, ...]
+    changes: tuple[Change, ...]
+    graph_changes: tuple[GraphChangeRecord, ...] = ()
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The spans replaced in place."""
+        return tuple(of_kind(self.changes, Edit))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patched:
-    """What a patch did: the check before, the spans replaced, the check of the result."""
+    """What a patch did: the check before, what was changed, the check of the result.
+
+    changes, graph_changes: as in `Plan`.
+    """
 
     out: Path
     before: Report
-    edits: tuple[Edit, ...]
+    changes: tuple[Change, ...]
+    graph_changes: tuple[GraphChangeRecord, ...]
     after: Report
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The spans replaced in place."""
+        return tuple(of_kind(self.changes, Edit))
 
     def text(self) -> str:
         """The patch for a person."""
-        if not self.edits:
+        if not self.changes:
             return f"{self.out}: nothing to mend; copied, with a manifest"
-        size = sum(edit.length for edit in self.edits)
+        size = sum(len(c.new) for c in self.changes if not isinstance(c, Replacement))
         lines = [f"{self.out}: {self.after.verdict}; {size} bytes of tables written"]
-        lines += [f"  {edit.file} at {edit.offset}: {edit.reason}" for edit in self.edits]
-        return "\n".join(lines)
+        lines += change_lines(self.changes, self.graph_changes)
+        return "\n".join(map(printable, lines))
 
 
-def plan(container: str | Path, config: str | Path | None = None, model: str | None = None) -> Plan:
-    """Check a pack and work out the Edits that mend it; () where it is right already.
+def plan(
+    container: str | Path,
+    config: str | Path | None = None,
+    model: str | None = None,
+    *,
+    bytes_only: bool = False,
+) -> Plan:
+    """Check a pack and work out the changes that mend it; () where it is right already.
 
-    Raises PatchError where a finding can't be cured by other table bytes, and where
-    nothing is declared; PackimportError as `check` does.
+    bytes_only: graphs may not be changed, only the bytes of their tables.
+
+    Raises PatchError where a finding can't be cured, and where nothing is declared;
+    PackimportError as `check` does.
     """
-    opened = open_container(Path(container))
-    semantics = read_semantics(opened, None if config is None else Path(config), model)
-    report = judge(opened, semantics)
-    _refuse_unmendable(report)
-    edits = merged(edit for judged in report.sites for edit in _edits(opened, judged))
-    return Plan(container=opened, report=report, edits=tuple(edits))
+    return plan_for(open_container(Path(container)), config, model, bytes_only=bytes_only)
+
+
+def plan_for(
+    pack: Container,
+    config: str | Path | None = None,
+    model: str | None = None,
+    *,
+    bytes_only: bool = False,
+) -> Plan:
+    """The same for a container that is open."""
+    semantics = read_semantics(pack, None if config is None else Path(config), model)
+    report = judge(pack, semantics)
+    made = mending(pack, report, bytes_only=bytes_only)
+    return Plan(
+        container=pack, report=report, changes=made.changes, graph_changes=made.graph_changes
+    )
 
 
 def patch(
@@ -76,16 +119,39 @@ def patch(
     config: str | Path | None = None,
     model: str | None = None,
     *,
+    bytes_only: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Patched:
     """Write `container` to the new folder `out` with the tables that it declares.
 
-    Only the bytes of wrong tables differ. `out` holds packimport.json: the manifest
-    and the declaration; and the source config as config.json where the pack has none.
+    Only the bytes of wrong tables differ; where those do not suffice, the graph is
+    changed as little as mends it, unless `bytes_only` forbids that. `out` holds
+    packimport.json: the manifest and the declaration; and the source config as
+    config.json where the pack has none.
     `out` is checked before it gets its name. Raises as `plan` does, and ContainerError
     where `out` exists or can't be written; nothing is left of it then.
+
+    container: a folder, or an archive, of which `out` is the unpacked and mended pack.
     """
-    made = plan(container, config, model)
+    # An archive is unpacked beside the output, on a disk that has to have room for it.
+    parent = Path(out).parent
+    scratch = parent if parent.is_dir() else None
+    with opened(container, scratch=scratch, on_progress=on_progress) as pack:
+        made = plan_for(pack, config, model, bytes_only=bytes_only)
+        after = _written(made, out, extra_files(made, config, model), on_progress)
+    return Patched(
+        out=Path(out),
+        before=made.report,
+        changes=made.changes,
+        graph_changes=made.graph_changes,
+        after=after,
+    )
+
+
+def _written(
+    made: Plan, out: str | Path, extra: Mapping[str, bytes], on_progress: OnProgress | None
+) -> Report:
+    """Write the patched pack; the check of it."""
     checked: list[Report] = []
 
     def inspect(folder: Path) -> None:
@@ -97,68 +163,54 @@ def patch(
     write_container(
         made.container,
         out,
-        made.edits,
-        _extra_files(made, config, model),
-        lambda records: _manifest(made, records),
+        made.changes,
+        extra,
+        lambda records: manifest_of(made, records),
         inspect=inspect,
         on_progress=on_progress,
     )
-    return Patched(out=Path(out), before=made.report, edits=made.edits, after=checked[0])
+    return checked[0]
 
 
-def _refuse_unmendable(report: Report) -> None:
-    stuck = [f for f in report.findings if f.severity == "error" and not CHECKS[f.code].mendable]
-    if stuck:
-        more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
-        raise PatchError(
-            f"{stuck[0].code}: {stuck[0].message}{more}",
-            place=stuck[0].graph or report.path,
-            found=stuck[0].found,
-            allowed=stuck[0].expected,
-            fix=f"Nothing was written. To do: {stuck[0].fix}.",
-        )
+def change_lines(
+    changes: Iterable[Change], graph_changes: Iterable[GraphChangeRecord]
+) -> Iterator[str]:
+    """What is changed, for a person: a line per span, file and change of a graph."""
+    for change in changes:
+        if isinstance(change, Edit):
+            yield f"  {change.file} at {change.offset}: {change.reason}"
+        elif isinstance(change, Addition):
+            yield f"  {change.file}, added at {change.offset}: {change.reason}"
+        else:
+            yield f"  {change.file}, the graph is changed:"
+            for record in graph_changes:
+                if record.graph == change.file:
+                    yield f"    {record.where}: {record.change}; {record.reason}"
 
 
-def _edits(container: Container, judged: JudgedSite) -> Iterator[Edit]:
-    if not judged.measurement.wrong_pairs:
-        return
-    (rope,) = judged.ropes
-    assert rope is not None  # a table that must not be there is not mendable
-    right = table(rope, judged.site.rows)
-    reason = f"{judged.measurement.baked_as} becomes {describe(rope)}"
-    site = judged.site
-    encoded = encode(right, site.cos.dtype, site.encoding)
-    for span, new in zip((site.cos, site.sin), encoded, strict=True):
-        edit = _edit(container, span, new, reason)
-        if edit.new_sha256 != edit.old_sha256:
-            yield edit
-
-
-def _edit(container: Container, span: TensorSpan, new: bytes, reason: str) -> Edit:
-    old = container.map(span.file, span.offset, span.length)
-    return Edit(
-        file=span.file,
-        offset=span.offset,
-        new=new,
-        old_sha256=hashlib.sha256(old).hexdigest(),
-        reason=f"{span.name}: {reason}",
-    )
-
-
-def _extra_files(made: Plan, config: str | Path | None, model: str | None) -> Mapping[str, bytes]:
+def extra_files(made: Plan, config: str | Path | None, model: str | None) -> Mapping[str, bytes]:
+    """What the pack gains besides its manifest: config.json, where it has none."""
     if made.container.has(CONFIG):
         return {}
     source = source_config(None if config is None else Path(config), model)
     return {} if source is None else {CONFIG: source}
 
 
-def _manifest(made: Plan, records: tuple[FileRecord, ...]) -> Manifest:
+def manifest_of(made: Plan, records: tuple[FileRecord, ...]) -> Manifest:
+    """The manifest of the patched pack whose files are `records`."""
     return Manifest(
         tool_version=__version__,
         container_format="folder",
-        source={"path": str(made.container.path), "format": made.container.format},
+        # A name that is no UTF-8 is escaped: JSON could not hold it.
+        source={
+            "path": printable(str(made.container.path)),
+            "format": made.container.format,
+        },
         files=records,
-        edits=edit_records(made.edits),
+        edits=edit_records(made.changes),
+        additions=addition_records(made.changes),
+        replacements=replacement_records(made.changes),
+        graph_changes=made.graph_changes,
         semantics=made.report.semantics.to_dict(),
         declaration=_declaration(made),
     )

@@ -19,7 +19,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -69,6 +69,9 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
     line on standard error; with PACKIMPORT_TRACEBACK=1 their traceback stands
     above it.
     """
+    # Python has None for a stream that was closed before it started.
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         # A Windows console or a redirect may be cp1252: print \u2265 rather than fail.
         if isinstance(stream, io.TextIOWrapper):
@@ -132,5 +135,9 @@ def _is_broken_pipe(error: OSError) -> bool:
 
 def _reader_left() -> int:
     # What is still buffered has no reader; Python would complain about it at exit.
-    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # till the exit
+    sys.stdout = _nowhere()
     return 141
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")

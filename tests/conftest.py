@@ -5,4 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", choices=("some", "all"), default="some", help="see test_*_kills.py")
+
+
+@pytest.fixture(scope="session")
+def all_kills(pytestconfig: pytest.Config) -> bool:
+    """Whether to kill at every call, and not at a sample of them."""
+    return bool(pytestconfig.getoption("--kills") == "all")

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 
 def llama3(
-    pairs: int, theta: float, factor: float, low: float, high: float, original: float
+    pairs: int,
+    theta: float,
+    factor: float,
+    low: float,
+    high: float,
+    original: float,
 ) -> NDArray[np.float64]:
     """inv_freq, float64 [pairs]."""
     plain = theta ** -(np.arange(pairs) / pairs)

@@ -30,7 +30,7 @@ def packimport(*args: str | Path, **environment: str) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [("oga-0.11.2-llama3", 1), ("oga-0.18.0-qwen3", 0), ("oga-0.18.0-longrope-if", 3)],
+    [("oga-0.11.2-llama3", 1), ("oga-0.18.0-qwen3", 0), ("oga-0.18.0-longrope-if", 0)],
 )
 def test_exit_codes_and_json(name: str, code: int) -> None:
     done = packimport(PACKS / name, "--format", "json")
@@ -42,9 +42,7 @@ def test_exit_codes_and_json(name: str, code: int) -> None:
 
 
 def test_check_is_the_default_command() -> None:
-    one, two = (
-        packimport(*args, PACKS / "oga-0.18.0-qwen3") for args in ([], ["check"])
-    )
+    one, two = (packimport(*args, PACKS / "oga-0.18.0-qwen3") for args in ([], ["check"]))
     assert one.stdout == two.stdout
     assert one.returncode == two.returncode == 0
 
@@ -107,7 +105,7 @@ def test_quiet_prints_nothing(tmp_path: Path) -> None:
 def test_a_fault_of_ours_is_exit_4_and_a_line(tmp_path: Path) -> None:
     script = (
         "import packimport.audit.audit as audit, packimport.cli as cli\n"
-        "def broken(*_): raise ZeroDivisionError('oh')\n"
+        "def broken(*_, **__): raise ZeroDivisionError('oh')\n"
         "audit.check = broken\n"
         f"cli.main([{str(tmp_path)!r}])"
     )
@@ -137,9 +135,7 @@ def test_show_names_the_place_of_every_field() -> None:
     assert done.returncode == 0
     assert "config.json#/rope_scaling/factor" in done.stdout
     assert "65536 bytes of model.onnx.data at 164096" in done.stdout
-    shown = json.loads(
-        packimport("show", PACKS / "oga-0.11.2-llama3", "--format", "json").stdout
-    )
+    shown = json.loads(packimport("show", PACKS / "oga-0.11.2-llama3", "--format", "json").stdout)
     assert shown["semantics"]["ropes"][0]["rope"]["factor"] == 32.0
 
 
@@ -147,3 +143,10 @@ def test_output_survives_a_narrow_encoding() -> None:
     done = packimport(PACKS / "oga-0.11.2-llama3", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
     assert done.returncode == 1
     assert "mismatch" in done.stdout
+
+
+def test_explain_prints_the_section_of_a_code() -> None:
+    done = packimport("explain", "RPE001")
+    assert done.returncode == 0
+    assert done.stdout.startswith("RPE001: the table is not the declared one")
+    assert packimport("explain", "RPE999").returncode == 2

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from test_cli import packimport
 
+from packimport.semantics.models import model_config
+
 PACKS = Path(__file__).parent / "packs"
 REFERENCE = Path(__file__).parent / "data" / "rope_reference.json"
 
@@ -40,17 +42,40 @@ def test_npz_of_a_known_model(tmp_path: Path) -> None:
     assert schedule["rope"]["factor"] == 8.0
 
 
-def test_safetensors_carry_bfloat16(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
+def tensors_of(path: Path) -> dict[str, np.ndarray]:
+    """A .safetensors file by its format alone: the library's numpy side does not read bfloat16."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    dtypes = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "BF16": ml_dtypes.bfloat16}
+    return {
+        name: np.frombuffer(
+            data[start + entry["data_offsets"][0] : start + entry["data_offsets"][1]],
+            dtypes[entry["dtype"]],
+        ).reshape(entry["shape"])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_safetensors_carry_every_dtype(tmp_path: Path, dtype: str) -> None:
+    from safetensors import safe_open
 
     out = tmp_path / "t.safetensors"
     pack = PACKS / "oga-0.18.0-qwen3"
-    done = packimport("table", pack, "--rows", 64, "--dtype", "bfloat16", "-o", out)
-    assert done.returncode == 0
-    tensors = load_file(out)
-    expected = np.cos(angles(tensors["inv_freq"], 64)).astype(np.float32)
-    assert tensors["cos"].dtype == ml_dtypes.bfloat16
-    assert np.abs(tensors["cos"].astype(np.float32) - expected).max() <= 2.0**-9
+    done = packimport("table", pack, "--rows", 64, "--dtype", dtype, "-o", out)
+    assert (done.returncode, done.stderr) == (0, "")
+    tensors = tensors_of(out)
+    exact = np.cos(angles(tensors["inv_freq"], 64))
+    assert tensors["cos"].dtype == np.dtype(getattr(ml_dtypes, dtype, dtype))
+    half_ulp = float(ml_dtypes.finfo(tensors["cos"].dtype).eps) / 2
+    assert np.abs(tensors["cos"].astype(np.float64) - exact).max() <= half_ulp
+    with safe_open(out, framework="numpy") as file:
+        (schedule,) = json.loads(file.metadata()["schedules"])
+        assert np.array_equal(file.get_tensor("inv_freq"), tensors["inv_freq"])
+    assert schedule["dtype"] == dtype
+    assert schedule["rope"]["theta"] == 1e6
 
 
 def test_json_reads_back_exactly(tmp_path: Path) -> None:
@@ -96,14 +121,25 @@ def test_layouts(tmp_path: Path, layout: str) -> None:
         assert np.array_equal(array, expected[name])
 
 
-def test_length_chooses_the_list(tmp_path: Path) -> None:
-    model = "microsoft/Phi-4-mini-instruct"
-    short, long = tmp_path / "s.npz", tmp_path / "l.npz"
-    assert packimport("table", "--model", model, "--rows", 2, "-o", short).returncode == 0
-    done = packimport("table", "--model", model, "--rows", 2, "--seq-len", 5000, "-o", long)
-    assert done.returncode == 0
-    with np.load(short) as one, np.load(long) as two:
-        assert not np.array_equal(one["inv_freq"], two["inv_freq"])
+@pytest.mark.parametrize(
+    "model", ["microsoft/Phi-3.5-mini-instruct", "microsoft/Phi-4-mini-instruct"]
+)
+def test_length_chooses_the_list(tmp_path: Path, model: str) -> None:
+    lists = model_config(model).require("rope_scaling")
+    found = {}
+    for length in (4096, 4097):
+        out = tmp_path / f"{length}.npz"
+        done = packimport("table", "--model", model, "--rows", 2, "--seq-len", length, "-o", out)
+        assert (done.returncode, done.stderr) == (0, "")
+        with np.load(out) as file:
+            found[length] = file["inv_freq"].astype(np.float64)
+            (schedule,) = json.loads(str(file["schedules"]))
+        # sqrt(1 + ln 32 / ln 4096), as transformers 5.24.0 has it for both lists.
+        assert schedule["attention_factor"] == pytest.approx(1.190238071423808, abs=1e-12)
+    ratio = (
+        np.array(lists.require("long_factor").numbers()) / lists.require("short_factor").numbers()
+    )
+    assert found[4096] / found[4097] == pytest.approx(ratio, rel=3e-7)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +149,15 @@ def test_length_chooses_the_list(tmp_path: Path) -> None:
         (["-o", "t.npz", "--dtype", "bfloat16"], 2, ".safetensors"),
         (["-o", "t.json", "--layout", "complex"], 2, "complex"),
         (["-o", "exists.npz"], 3, "exists"),
+        (["-o", "new/t.npz"], 3, "no such folder"),
+        (["-o", "t.npz", "--layout", "complex", "--dtype", "float16"], 3, "float64"),
+        (["-o", "t.safetensors", "--layout", "complex", "--dtype", "float64"], 2, ".npz"),
         (["-o", "t.npz", "--model", "x/y"], 2, "--model"),
     ],
 )
 def test_refusals(tmp_path: Path, args: list[str], code: int, word: str) -> None:
     (tmp_path / "exists.npz").write_bytes(b"mine")
-    args = [str(tmp_path / a) if a[0] in "te" and "." in a else a for a in args]
+    args = [str(tmp_path / a) if "." in a else a for a in args]
     done = packimport("table", PACKS / "oga-0.18.0-qwen3", *args)
     assert done.returncode == code, done.stderr
     assert word in done.stderr

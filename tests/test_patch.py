@@ -134,8 +134,11 @@ def test_an_existing_output_is_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_what_cant_be_mended_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    pack = tiny_pack(tmp_path / "p", config={}, interleaved=True)
-    with pytest.raises(PatchError, match="RPE007"):
+    # Nothing rotates layer 1.
+    pack = tiny_pack(
+        tmp_path / "p", config={}, tables=lambda layer: None if layer else plain(64, 8)
+    )
+    with pytest.raises(PatchError, match="RPE006"):
         patch(pack, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
 
@@ -151,7 +154,7 @@ def test_a_result_that_is_not_right_never_appears(
     pack = wrong_pack(tmp_path / "p", config=CONFIG)
     # A fault of ours: the plain table is written once more.
     monkeypatch.setattr(
-        "packimport.patching.encode",
+        "packimport.mending.in_place.encode",
         lambda table, dtype, encoding: tuple(
             (x + 1e-3).astype(np.float32).tobytes() for x in (table.cos, table.sin)
         ),

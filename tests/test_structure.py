@@ -22,20 +22,27 @@ MODULES = sorted(
 FLOORS = {
     "packimport": 0,  # the package itself only names its API, lazily
     "packimport.errors": 0,
+    "packimport.version": 0,
     "packimport.rope": 1,
     "packimport.pack": 1,
     "packimport.semantics": 2,
     "packimport.graph": 2,
     "packimport.audit": 3,
+    "packimport.mending": 4,
     "packimport.patching": 4,
+    "packimport.in_place": 4,
+    "packimport.dry_run": 4,
     "packimport.export": 4,
     "forward": 4,
     "packimport.demo": 5,
     "packimport.shell": 5,
     "packimport.progress_bar": 5,
+    "packimport.wrapping": 0,
     "packimport.cli": 6,
     "packimport.__main__": 7,
     "forward.cli": 6,
+    "forward.cli_compare": 6,
+    "forward.cli_run": 6,
     "forward.__main__": 7,
 }
 # Neighbours on one floor that must not know each other.

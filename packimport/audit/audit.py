@@ -3,42 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from packimport.audit.across import across_sites, layer_findings
 from packimport.audit.checks import Finding, finding, verdict
 from packimport.audit.judge import (
     JudgedSite,
     declared_ropes,
     graph_findings,
-    site_findings,
+    seq_len_of,
 )
-from packimport.audit.measure import Measurement, measure
+from packimport.audit.measure import Measurement, measure, measure_waves
+from packimport.audit.native_code import native_code
+from packimport.audit.options import long_rows
 from packimport.audit.report import Report
+from packimport.audit.site_checks import site_findings
 from packimport.graph.encodings import decode
 from packimport.graph.find import find_sites
 from packimport.graph.site import GraphFacts, Hints, Site
-from packimport.pack.container import Container, open_container
+from packimport.pack.archive import opened
+from packimport.pack.container import Container
+from packimport.pack.progress import OnProgress
 from packimport.rope.schedule import Rope
 from packimport.semantics.model import Semantics
 from packimport.semantics.models import fitting_models
 from packimport.semantics.reader import read_semantics
 
+# Positions at which frequencies without a table are compared and named.
+_POSITIONS, _LEAST = 8192, 512
+
 
 def check(
-    container: str | Path, config: str | Path | None = None, model: str | None = None
+    container: str | Path,
+    config: str | Path | None = None,
+    model: str | None = None,
+    *,
+    on_progress: OnProgress | None = None,
 ) -> Report:
     """Check a pack: what its graphs hold against what its config declares.
 
-    container: a folder with genai_config.json and ONNX files.
+    container: a folder with genai_config.json and ONNX files, or an archive of one.
     config:    the source model's config.json or its folder; wins over the pack's own.
     model:     a known model of schemas/models.yaml, in place of `config`.
+    on_progress: called while an archive is unpacked, with bytes done and bytes in all.
 
     Raises PackimportError where the pack can't be read at all. Reads the graphs and
     the bytes of the tables, never the weights.
     """
-    opened = open_container(Path(container))
-    semantics = read_semantics(opened, Path(config) if config is not None else None, model)
-    return judge(opened, semantics)
+    with opened(container, on_progress=on_progress) as pack:
+        semantics = read_semantics(pack, Path(config) if config is not None else None, model)
+        return judge(pack, semantics)
 
 
 def judge(container: Container, semantics: Semantics) -> Report:
@@ -67,12 +82,18 @@ def judge(container: Container, semantics: Semantics) -> Report:
 
 def find(container: Container, semantics: Semantics) -> Iterator[GraphFacts]:
     """The facts of every decoder graph."""
-    hints = Hints(
-        position_ids=semantics.inputs.get("position_ids", "position_ids"),
-        past_key_names=semantics.inputs.get("past_key_names"),
-    )
+    hints = replace(hints_of(semantics), long_rows=long_rows(container))
     for graph in decoder_graphs(container, semantics):
         yield find_sites(container, graph, hints)
+
+
+def hints_of(semantics: Semantics) -> Hints:
+    """What genai_config says about the inputs of the graphs."""
+    return Hints(
+        position_ids=semantics.inputs.get("position_ids", "position_ids"),
+        attention_mask=semantics.inputs.get("attention_mask", "attention_mask"),
+        past_key_names=semantics.inputs.get("past_key_names"),
+    )
 
 
 def decoder_graphs(container: Container, semantics: Semantics) -> tuple[str, ...]:
@@ -86,12 +107,20 @@ def onnx_files(container: Container) -> tuple[str, ...]:
 
 
 def _measure(container: Container, site: Site, semantics: Semantics) -> Measurement:
-    cos, sin = decode(site, container)
-    ropes = [rope for rope in declared_ropes(site, semantics) if rope is not None]
-    everything: dict[Rope, None] = dict.fromkeys(r for r in semantics.layers if r is not None)
-    measured = [measure(cos, sin, rope, others=list(everything)) for rope in ropes]
+    others = list(dict.fromkeys(rope for rope in semantics.layers if rope is not None))
+    tables = decode(site, container) if site.table is not None else None
+
+    def against(rope: Rope | None) -> Measurement:
+        seq_len = None if rope is None else seq_len_of(site, rope)
+        if tables is not None:
+            return measure(*tables, rope, others=others, seq_len=seq_len)
+        assert site.waves is not None
+        rows = min(max(semantics.usable_length or _POSITIONS, _LEAST), _POSITIONS)
+        return measure_waves(site.waves, rope, rows=rows, others=others, seq_len=seq_len)
+
+    measured = [against(r) for r in declared_ropes(site, semantics) if r is not None]
     if not measured:
-        return measure(cos, sin, None, others=list(everything))
+        return against(None)
     # A site that serves several schedules is reported by the one it fits worst.
     return max(measured, key=lambda m: site.pairs + 1 if m.wrong_pairs is None else m.wrong_pairs)
 
@@ -104,14 +133,31 @@ def _findings(
 ) -> Iterator[Finding]:
     if semantics.declaration is None:
         yield _undeclared(semantics)
+    elif not semantics.family_known:
+        yield _unknown_family(semantics)
     if not facts:
         yield finding("RPE015", "the container holds no ONNX file", fix="pass the pack's folder")
     for judged in sites:
         yield from site_findings(judged, semantics)
+    yield from across_sites(sites)
     for graph in facts:
         yield from graph_findings(graph, semantics)
+    yield from layer_findings(facts, semantics)
+    yield from native_code(container)
     for note in (*container.notes, *semantics.notes):
         yield finding("RPE014", note)
+
+
+def _unknown_family(semantics: Semantics) -> Finding:
+    return finding(
+        "RPE027",
+        "which entries this family pairs, and which layers it rotates, is not known",
+        pointer="/model_type",
+        expected="a family of schemas/families.yaml",
+        found=semantics.model_type,
+        fix="if it rotates as Llama does (half-split pairs, one schedule for all layers), pass a"
+        " copy of its config.json that says model_type llama with --config",
+    )
 
 
 def _undeclared(semantics: Semantics) -> Finding:

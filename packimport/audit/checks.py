@@ -21,6 +21,7 @@ class Check:
     severity: "error" counts for the verdict; "warning" and "note" do not.
     verdict:  what an error of this check makes of the pack.
     mendable: whether new bytes for the table cure it.
+    changes_graph: whether a change of the graph cures it, in the forms that allow one.
     """
 
     code: str
@@ -28,6 +29,7 @@ class Check:
     verdict: str
     title: str
     mendable: bool = False
+    changes_graph: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,17 +60,73 @@ CHECKS = _table(
     Check("RPE002", "error", "undeclared", "nothing declares which schedule is meant"),
     Check("RPE003", "error", "unsupported", "a node that may rotate can't be read"),
     Check("RPE004", "error", "unsupported", "a layer was not found in the graph"),
-    Check("RPE005", "error", "mismatch", "a layer without RoPE is rotated"),
+    Check("RPE005", "error", "mismatch", "a layer without RoPE is rotated", changes_graph=True),
     Check("RPE006", "error", "mismatch", "a layer that should rotate is not rotated"),
-    Check("RPE007", "error", "mismatch", "the node pairs entries otherwise than declared"),
-    Check("RPE008", "error", "mismatch", "the table or the node has another width"),
-    Check("RPE009", "error", "mismatch", "the table has fewer rows than the usable length"),
+    Check(
+        "RPE007",
+        "error",
+        "mismatch",
+        "the node pairs entries otherwise than declared",
+        changes_graph=True,
+    ),
+    Check(
+        "RPE008", "error", "mismatch", "the table or the node has another width", changes_graph=True
+    ),
+    Check(
+        "RPE009",
+        "error",
+        "mismatch",
+        "the table has fewer rows than the usable length",
+        changes_graph=True,
+    ),
     Check("RPE010", "note", "ok", "context_length lies beyond the table"),
-    Check("RPE011", "error", "mismatch", "one table serves layers that need different ones"),
-    Check("RPE012", "error", "mismatch", "one table, but the schedule changes with length"),
+    Check(
+        "RPE011",
+        "error",
+        "mismatch",
+        "one table serves layers that need different ones",
+        changes_graph=True,
+    ),
+    Check(
+        "RPE012",
+        "error",
+        "mismatch",
+        "one table, but the schedule changes with length",
+        changes_graph=True,
+    ),
     Check("RPE013", "error", "unsupported", "the graph has another number of layers"),
     Check("RPE014", "note", "ok", "a remark on the declaration"),
     Check("RPE015", "error", "unsupported", "no decoder graph was found"),
+    Check(
+        "RPE016",
+        "error",
+        "mismatch",
+        "a layer without RoPE is rotated by nodes that can't run",
+        changes_graph=True,
+    ),
+    Check("RPE017", "note", "ok", "the pack asks for native code to be loaded"),
+    Check(
+        "RPE018",
+        "error",
+        "mismatch",
+        "the node rotates another number of entries",
+        changes_graph=True,
+    ),
+    Check("RPE019", "error", "mismatch", "query and key use different tables", mendable=True),
+    Check("RPE020", "error", "mismatch", "prefill and decode use different tables", mendable=True),
+    Check("RPE021", "error", "mismatch", "angles are computed in half precision"),
+    Check("RPE022", "error", "mismatch", "the tables change at another length than declared"),
+    Check("RPE023", "error", "mismatch", "an op makes a table of its own"),
+    Check(
+        "RPE024",
+        "error",
+        "mismatch",
+        "the attention factor is not the declared one",
+        changes_graph=True,
+    ),
+    Check("RPE025", "error", "mismatch", "the graph computes other frequencies than declared"),
+    Check("RPE026", "error", "mismatch", "M-RoPE sections are not the declared ones"),
+    Check("RPE027", "error", "unsupported", "the model's family is not known"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Semantics × GraphFacts ─▶ judged sites and Findings: one function per check."""
+"""Semantics × GraphFacts ─▶ judged sites, and the Findings about a graph as a whole."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from packimport.audit.checks import Finding, finding
 from packimport.audit.measure import Measurement
+from packimport.graph.changes.uses import is_changeable
 from packimport.graph.site import GraphFacts, Site, Unread
 from packimport.rope.schedule import Rope
 from packimport.semantics.describe import describe
@@ -29,6 +30,10 @@ class JudgedSite:
         """The declaration as one line; None where nothing is declared."""
         return " / ".join(describe(rope) for rope in self.ropes) or None
 
+    def seq_len(self, rope: Rope) -> int | None:
+        """The length of the calls that the site serves, as `frequencies` takes it."""
+        return seq_len_of(self.site, rope)
+
 
 def declared_ropes(site: Site, semantics: Semantics) -> tuple[Rope | None, ...]:
     """The distinct declarations of the layers that `site` serves, in layer order."""
@@ -36,133 +41,46 @@ def declared_ropes(site: Site, semantics: Semantics) -> tuple[Rope | None, ...]:
     return tuple(dict.fromkeys(layers[i] for i in site.layers if i < len(layers)))
 
 
-def site_findings(judged: JudgedSite, semantics: Semantics) -> Iterator[Finding]:
-    """Every check that looks at one site."""
-    if semantics.declaration is None:
-        return
-    for check in (_rotated, _shared, _width, _head, _layout, _values, _by_length, _rows):
-        yield from check(judged, semantics)
+def seq_len_of(site: Site, rope: Rope) -> int | None:
+    """The length of call by which a site is to be judged; None for the short ones, and for all."""
+    if site.waves is not None and site.waves.growth is not None:
+        return site.waves.growth.sample
+    if site.length is None or not site.length.long:
+        return None
+    return max(site.length.limit, fixed_length(rope) or 0) + 1
 
 
 def graph_findings(facts: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
     """Every check that looks at one graph as a whole."""
     yield from _unread(facts)
+    yield from _dangling(facts, semantics)
     if semantics.declaration is not None:
-        yield from _layer_count(facts, semantics)
         yield from _unrotated(facts, semantics)
-    yield from _missing(facts, semantics)
 
 
-def _place(judged: JudgedSite) -> dict[str, str]:
+def place_of(judged: JudgedSite) -> dict[str, str]:
+    """Graph and place of a finding about a site."""
     return {"graph": judged.site.graph, "where": where(judged.site)}
+
+
+def cure_of(judged: JudgedSite, otherwise: str) -> str:
+    """What to do about a fault that other table bytes can't cure."""
+    if is_changeable(judged.site):
+        return "packimport patch CONTAINER -o OUT changes the graph: see docs/mending.md"
+    return otherwise
 
 
 def where(site: Site) -> str:
     """The place of a site in one line: its tensors and its first node."""
-    return f"{site.cos.name}, {site.sin.name} at {site.nodes[0]}"
+    return f"{site.names} at {site.nodes[0]}"
 
 
-def _values(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
-    m = judged.measurement
-    if m.wrong_pairs:
-        yield finding(
-            "RPE001",
-            f"{m.wrong_pairs} of {judged.site.pairs} pairs are wrong",
-            **_place(judged),
-            expected=judged.declared,
-            found=m.baked_as,
-            fix="packimport patch CONTAINER -o OUT writes a pack with the declared table",
-        )
-
-
-def _rotated(judged: JudgedSite, semantics: Semantics) -> Iterator[Finding]:
-    if None not in judged.ropes:
-        return
-    layers = [i for i in judged.site.layers if semantics.layers[i] is None]
-    yield finding(
-        "RPE005",
-        f"layers {spans(layers)} are declared without RoPE and are rotated",
-        **_place(judged),
-        expected="no rotation",
-        found=judged.measurement.baked_as,
-        fix="the exporter made a rotation that the model does not have: export it again",
-    )
-
-
-def _shared(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
-    ropes = [rope for rope in judged.ropes if rope is not None]
-    if len(ropes) > 1:
-        yield finding(
-            "RPE011",
-            f"one table serves layers {spans(judged.site.layers)}, which declare {len(ropes)}"
-            " different schedules",
-            **_place(judged),
-            expected=judged.declared,
-            found=judged.measurement.baked_as,
-            fix="the graph needs one table per schedule: export it again",
-        )
-
-
-def _width(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
-    site = judged.site
-    for rope in judged.ropes:
-        if rope is None or (rope.pairs == site.pairs and rope.rotary_dim == site.rotary_dim):
-            continue
-        yield finding(
-            "RPE008",
-            f"the node rotates {site.rotary_dim} entries by a table of {site.pairs} pairs",
-            **_place(judged),
-            expected=f"{rope.rotary_dim} entries, {rope.pairs} pairs",
-            found=f"{site.rotary_dim} entries, {site.pairs} pairs",
-            fix="other values can't cure a width: export the model again",
-        )
-
-
-def _head(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
-    site = judged.site
-    for rope in judged.ropes:
-        if rope is not None and site.head_dim not in (None, rope.head_dim):
-            yield finding(
-                "RPE008",
-                f"the node cuts its input into heads of {site.head_dim} entries",
-                **_place(judged),
-                expected=f"heads of {rope.head_dim} entries",
-                found=f"heads of {site.head_dim} entries",
-                fix="the node needs num_heads and rotary_embedding_dim: export the model again",
-            )
-
-
-def _layout(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
-    names = {True: "interleaved", False: "half-split"}
-    for rope in judged.ropes:
-        if rope is not None and rope.interleaved != judged.site.interleaved:
-            yield finding(
-                "RPE007",
-                "the node pairs entries otherwise than the model",
-                **_place(judged),
-                expected=names[rope.interleaved],
-                found=names[judged.site.interleaved],
-                fix="the node's attribute decides: export the model again",
-            )
-
-
-def _by_length(judged: JudgedSite, semantics: Semantics) -> Iterator[Finding]:
-    # One table is right for these types only while the run stays within the length
-    # up to which the schedule does not change.
-    for rope in judged.ropes:
-        if rope is None or judged.measurement.wrong_pairs != 0:
-            continue
-        limit = fixed_length(rope)
-        length = semantics.usable_length or judged.site.rows
-        if limit is not None and length > limit:
-            yield finding(
-                "RPE012",
-                f"{rope.type} needs another table beyond {limit} positions",
-                **_place(judged),
-                expected=f"a usable length of at most {limit}, or tables by length",
-                found=f"one table, usable length {length}",
-                fix=f"limit search.max_length in genai_config.json to {limit}",
-            )
+def used_length(site: Site, rope: Rope, semantics: Semantics) -> int:
+    """Up to how many positions a site is used, as far as anything says it."""
+    known = semantics.usable_length
+    if known is None and site.table is not None:
+        known = site.rows
+    return known or rope.max_position_embeddings or 0
 
 
 def fixed_length(rope: Rope) -> int | None:
@@ -174,37 +92,24 @@ def fixed_length(rope: Rope) -> int | None:
     return None
 
 
-def _rows(judged: JudgedSite, semantics: Semantics) -> Iterator[Finding]:
-    rows, usable = judged.site.rows, semantics.usable_length
-    if usable is not None and rows < usable:
-        yield finding(
-            "RPE009",
-            f"the table ends at position {rows - 1}, the pack is used up to {usable - 1}",
-            **_place(judged),
-            pointer="genai_config.json",
-            expected=f"at least {usable} rows",
-            found=f"{rows} rows",
-            fix=f"limit search.max_length in genai_config.json to {rows}, or export with more rows",
-        )
-    elif semantics.context_length is not None and rows < semantics.context_length:
-        yield finding(
-            "RPE010",
-            f"context_length {semantics.context_length} lies beyond the {rows} rows of the table",
-            **_place(judged),
-            pointer="genai_config.json#/model/context_length",
-            expected=f"at most {rows}",
-            found=str(semantics.context_length),
-            fix="the usable length is smaller, so nothing breaks; a smaller figure tells the truth",
-        )
-
-
 def _unread(facts: GraphFacts) -> Iterator[Finding]:
     # A pack has a layer's fault in every layer: one finding says it for all.
-    alike: dict[tuple[str, str], list[Unread]] = {}
+    alike: dict[tuple[str, str, bool], list[Unread]] = {}
     for item in facts.unread:
-        alike.setdefault((item.op, item.reason), []).append(item)
-    for (op, reason), items in alike.items():
+        alike.setdefault((item.op, item.reason, item.own_table), []).append(item)
+    for (op, reason, own_table), items in alike.items():
         more = f" and {len(items) - 1} more" if len(items) > 1 else ""
+        if own_table:
+            yield finding(
+                "RPE023",
+                f"{op} {reason}",
+                graph=facts.graph,
+                where=items[0].node + more,
+                expected="an op that takes its table as an input",
+                found=op,
+                fix="export the model again, with attention ops that take cos and sin",
+            )
+            continue
         yield finding(
             "RPE003",
             f"{op}: {reason}",
@@ -216,16 +121,34 @@ def _unread(facts: GraphFacts) -> Iterator[Finding]:
         )
 
 
-def _layer_count(facts: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
-    declared = len(semantics.layers)
-    if facts.layers and facts.layers != declared:
+def _dangling(facts: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
+    if not facts.dangling:
+        return
+    layers = sorted({item.layer for item in facts.dangling if item.layer is not None})
+    first = facts.dangling[0]
+    more = len(facts.dangling) - 1
+    place = first.node + (f" and {more} more" if more else "")
+    rotating = [i for i in layers if i >= len(semantics.layers) or semantics.layers[i] is not None]
+    if rotating:
         yield finding(
-            "RPE013",
-            f"the graph has {facts.layers} attention layers, the declaration {declared}",
+            "RPE003",
+            f"{first.op}: {first.reason}",
             graph=facts.graph,
-            expected=f"{declared} layers",
-            found=f"{facts.layers} layers",
-            fix="the declaration belongs to another model: pass its own with --config",
+            where=place,
+            expected="positions that the graph is fed or makes",
+            found="a name that stands for nothing",
+            fix="no runtime loads this graph: export the model again",
+        )
+    else:
+        yield finding(
+            "RPE016",
+            f"layers {spans(layers)} are declared without RoPE, and nodes rotate them by positions"
+            " that nothing makes",
+            graph=facts.graph,
+            where=place,
+            expected="no rotation",
+            found=first.reason,
+            fix="packimport patch CONTAINER -o OUT takes the nodes out of the graph",
         )
 
 
@@ -239,23 +162,6 @@ def _unrotated(facts: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
             expected=describe(semantics.layers[layers[0]]),
             found="no rotation",
             fix="the exporter left the rotation out: export the model again",
-        )
-
-
-def _missing(facts: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
-    if facts.unread:
-        return  # what could not be read may well be the missing layers
-    promised = len(semantics.layers) or semantics.num_hidden_layers or facts.layers
-    seen = {i for site in facts.sites for i in site.layers} | set(facts.unrotated)
-    lost = [i for i in range(promised) if i not in seen]
-    if lost or not promised:
-        yield finding(
-            "RPE004",
-            f"no rotation was found for layers {spans(lost)}" if lost else "no layer was found",
-            graph=facts.graph,
-            expected=f"{promised} layers" if promised else "at least one attention layer",
-            found=f"{len(seen)} layers",
-            fix="this pack can't be judged; see docs/forms.md for what is understood",
         )
 
 

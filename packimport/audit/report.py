@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from packimport import __version__
 from packimport.audit.checks import Finding
 from packimport.audit.judge import JudgedSite, spans
 from packimport.audit.measure import Measurement
 from packimport.errors import PackimportError, printable
+from packimport.graph.site import Site
 from packimport.rope.naming.mistakes import MISTAKES
 from packimport.semantics.model import Semantics
+from packimport.version import __version__
 
 SCHEMA_VERSION = 1
 
@@ -76,14 +77,19 @@ def _site(judged: JudgedSite) -> dict[str, object]:
     site, m = judged.site, judged.measurement
     return {
         "graph": site.graph,
-        "where": ", ".join((site.cos.name, site.sin.name)),
+        "where": site.names,
+        "branch": site.branch,
         "nodes": list(site.nodes),
         "form": site.form,
         "encoding": site.encoding,
-        "dtype": site.cos.dtype,
-        "rows": site.rows,
+        "dtype": site.dtype,
+        "rows": None if site.table is None else site.rows,
         "pairs": site.pairs,
         "layers": list(site.layers),
+        "length": None
+        if site.length is None
+        else {"limit": site.length.limit, "long": site.length.long},
+        "attention_factor": None if site.waves is None else site.waves.cos_factor,
         "declared": judged.declared,
         "baked_as": m.baked_as,
         "mistake": m.mistake,
@@ -117,10 +123,11 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _site_lines(judged: JudgedSite) -> Iterator[str]:
     site, m = judged.site, judged.measurement
-    yield printable(f"  {site.graph}: {site.cos.name}, {site.sin.name}")
-    table = f"{site.cos.dtype}, {site.rows} rows x {site.pairs} pairs"
+    yield printable(f"  {site.graph}: {site.names}")
     yield from _fields(
-        ("serves", f"{site.form} in layers {spans(site.layers)}; {table}"),
+        ("serves", f"{site.form} in layers {spans(site.layers)}; {_constants(site)}"),
+        ("in", site.branch),
+        ("for", _length(site)),
         ("declared", judged.declared or "nothing"),
         ("baked as", m.baked_as),
         ("fault", _fault(m)),
@@ -138,6 +145,19 @@ def _site_lines(judged: JudgedSite) -> Iterator[str]:
         ("angle off", _angles(judged) if m.wrong_pairs else ""),
         ("", f"first beyond 0.1 rad at position {first}" if first is not None else ""),
     )
+
+
+def _constants(site: Site) -> str:
+    if site.waves is None:
+        return f"{site.dtype}, {site.rows} rows x {site.pairs} pairs"
+    factor = site.waves.cos_factor
+    return f"{site.dtype}, {site.pairs} frequencies" + (f" x {factor:.7g}" if factor != 1 else "")
+
+
+def _length(site: Site) -> str:
+    if site.length is None:
+        return ""
+    return f"calls {'above' if site.length.long else 'up to'} {site.length.limit} tokens"
 
 
 def _fault(m: Measurement) -> str:

@@ -10,11 +10,11 @@ from packimport.audit.audit import find
 from packimport.audit.judge import spans
 from packimport.errors import printable
 from packimport.graph.site import GraphFacts
-from packimport.pack.container import open_container
+from packimport.pack.archive import opened
 from packimport.rope.schedule import Rope
 from packimport.semantics.describe import describe
 from packimport.semantics.model import Semantics, Source
-from packimport.semantics.reader import read_config, read_semantics
+from packimport.semantics.reader import read_semantics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,10 +42,11 @@ def show(path: str | Path, config: str | Path | None = None, model: str | None =
     """What a container, or a bare config.json, says. Raises PackimportError as `check` does."""
     path = Path(path)
     if path.is_file() and path.suffix == ".json":
-        return Shown(path=str(path), semantics=read_config(path), graphs=())
-    container = open_container(path)
-    semantics = read_semantics(container, config, model)
-    return Shown(path=str(path), semantics=semantics, graphs=tuple(find(container, semantics)))
+        semantics = read_semantics(path, config, model)
+        return Shown(path=str(path), semantics=semantics, graphs=())
+    with opened(path) as container:
+        semantics = read_semantics(container, config, model)
+        return Shown(path=str(path), semantics=semantics, graphs=tuple(find(container, semantics)))
 
 
 def _graph(facts: GraphFacts) -> dict[str, object]:
@@ -71,7 +72,7 @@ def _graph(facts: GraphFacts) -> dict[str, object]:
                         "offset": span.offset,
                         "length": span.length,
                     }
-                    for span in (site.cos, site.sin)
+                    for span in site.tensors
                 ],
             }
             for site in facts.sites
@@ -85,10 +86,15 @@ def _graph(facts: GraphFacts) -> dict[str, object]:
 def _lines(shown: Shown) -> Iterator[str]:
     semantics = shown.semantics
     yield printable(shown.path)
+    if semantics.model_type is not None:
+        pairs = "" if semantics.pair_layout is None else f", pairs {semantics.pair_layout}"
+        yield printable(f"  family {semantics.model_type}{pairs}")
     for name, source in semantics.sources.items():
         yield _field(name, getattr(semantics, name), source)
     if semantics.declaration is None:
         yield "  nothing declares a schedule"
+    for note in semantics.notes:
+        yield printable(f"  note: {note}")
     for layers, rope, sources in _schedules(semantics):
         yield ""
         yield f"  layers {spans(layers)}: {describe(rope)}"
@@ -98,10 +104,9 @@ def _lines(shown: Shown) -> Iterator[str]:
         yield ""
         yield printable(f"  {facts.graph}: {facts.layers} attention layers")
         for site in facts.sites:
-            for span in (site.cos, site.sin):
-                rows, pairs = span.shape
+            for span in site.tensors:
                 yield printable(
-                    f"    {span.name:<24}{span.dtype} [{rows}, {pairs}], {span.length} bytes"
+                    f"    {span.name:<24}{span.dtype} {list(span.shape)}, {span.length} bytes"
                     f" of {span.file} at {span.offset}"
                 )
             yield printable(f"      {site.form} in layers {spans(site.layers)}")

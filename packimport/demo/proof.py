@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from forward.compare import compare
-from forward.comparison import Figures
 from forward.dump import Dump
+from forward.figures import Figures
 from forward.runner import run_logits
 from packimport.demo.reference import Reference
 

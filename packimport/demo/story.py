@@ -17,6 +17,7 @@ from packimport.demo.pack import write_pack
 from packimport.demo.proof import DECODE, Proof, prove, table
 from packimport.demo.reference import Reference, load_reference
 from packimport.errors import ContainerError
+from packimport.wrapping import wrapped
 
 WIDTH = 80
 FAULTY, MENDED = "faulty", "mended"
@@ -126,14 +127,7 @@ def _command(line: str, output: Iterator[str]) -> str:
 
 def _report_lines(report: Report, name: str) -> Iterator[str]:
     """The report as the command prints it in the pack's parent folder, wrapped."""
-    for line in replace(report, path=name).text().splitlines():
-        indent = len(line) - len(line.lstrip())
-        yield from textwrap.wrap(
-            line,
-            WIDTH,
-            subsequent_indent=" " * (16 if indent >= 4 else indent + 2),
-            break_on_hyphens=False,
-        ) or [""]
+    yield from wrapped(replace(report, path=name).text(), WIDTH).split("\n")
 
 
 def _changes(faulty: Path, mended: Path) -> Iterator[str]:

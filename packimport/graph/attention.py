@@ -8,88 +8,252 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from packimport.graph.body import Body
+from packimport.graph.constants import Constants
+from packimport.graph.frame import Frame, Value, resolve
 from packimport.graph.node import STANDARD, Node
-from packimport.graph.ops import GROUP_QUERY_ATTENTION, is_attention
-from packimport.graph.projections import way_of
+from packimport.graph.onnx_file import OnnxFile
+from packimport.graph.ops import (
+    ATTENTIONS,
+    OWN_TABLE,
+    ROTARY_EMBEDDING,
+    SOFTMAX,
+    AttentionInputs,
+    is_attention,
+)
+from packimport.graph.projections import Way, way_of
 from packimport.graph.site import Hints
-from packimport.graph.trace import source
+from packimport.graph.spans import Spans
+from packimport.graph.turns import Turn
 
-_QUERY, _KEY, _PAST_KEY = 0, 1, 3
 _LONGEST = 100
 # What stands between the scores of an attention in plain ops and its second MatMul.
-_AFTER_SOFTMAX = frozenset({"Cast", "Dropout", "Identity", "Where", "Slice", "Reshape"})
+_AFTER_SOFTMAX = frozenset({"Cast", "Dropout", "Identity", "Where", "Slice", "Reshape", "Mul"})
+# And between its first MatMul and the Softmax: scale, mask, softcap, sinks.
+_BEFORE_SOFTMAX = frozenset(
+    {"Cast", "Identity", "Add", "Mul", "Div", "Where", "Tanh", "Reshape", "Concat", "Sub", "Max"}
+)
+_MATMULS = frozenset({"MatMul", "FusedMatMul", "Einsum"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Attention:
     """One attention layer.
 
+    node:       the attention op, or the Softmax of one in plain ops.
     do_rotary:  the attribute: 1 where the node rotates by itself, 0 where not.
     layer:      its number; None where nothing tells it.
     cache:      the graph input that holds its keys; "" where it has none that is known.
-    query, key: the contrib RotaryEmbedding nodes on the way to each; with packed
-                q, k and v those of the packed value, in both.
+    query_way, key_way: how q and k come to it; None where the layer is not followed.
     unfollowed: why the layer is not understood; None where it is.
     """
 
+    frame: Frame
     node: Node
     layer: int | None
     cache: str
     do_rotary: int = 0
-    query: tuple[Node, ...] = ()
-    key: tuple[Node, ...] = ()
+    query_way: Way | None = None
+    key_way: Way | None = None
     unfollowed: str | None = None
+
+    @property
+    def inputs(self) -> AttentionInputs | None:
+        """Which inputs of the op are what; None for one that is not read, and plain ops."""
+        return ATTENTIONS.get((self.node.domain, self.node.op))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is written in plain ops."""
+        return (self.node.domain, self.node.op) == SOFTMAX
 
     @property
     def is_read(self) -> bool:
         """Whether the node is of an op type that is read."""
-        return (self.node.domain, self.node.op) == GROUP_QUERY_ATTENTION
+        kind = (self.node.domain, self.node.op)
+        return self.is_plain or kind in ATTENTIONS or kind in OWN_TABLE
+
+    @property
+    def turns(self) -> Iterator[tuple[str, Way, Turn]]:
+        """Every rotation before the node: side, way and turn."""
+        for side, way in (("query", self.query_way), ("key", self.key_way)):
+            if way is not None:
+                yield from ((side, way, turn) for turn in way.turns)
+
+    @property
+    def query(self) -> tuple[Node, ...]:
+        """The contrib RotaryEmbedding nodes on the way of the query."""
+        return _nodes(self.query_way)
+
+    @property
+    def key(self) -> tuple[Node, ...]:
+        """The contrib RotaryEmbedding nodes on the way of the key; with packed q, k and v the
+        same as of the query.
+        """
+        return _nodes(self.key_way)
 
 
-def attentions(body: Body, hints: Hints) -> tuple[Attention, ...]:
-    """Every attention layer of a body, in the order of its nodes."""
-    indexes = [i for kind, found in body.ops.items() if is_attention(kind) for i in found]
-    nodes = sorted([*map(body.node, indexes), *plain_attention(body)], key=lambda node: node.index)
-    caches = [_key_cache(body, node, hints) for node in nodes]
-    layers, unnumbered = _numbers(body, [_named(cache, hints) for cache in caches])
+def _nodes(way: Way | None) -> tuple[Node, ...]:
+    turns = way.turns if way is not None else ()
+    return tuple(t.node for t in turns if (t.node.domain, t.node.op) == ROTARY_EMBEDDING)
+
+
+# The layers of one way through the graph: those of an `If`'s branches are each other's
+# alternatives, those of functions follow each other.
+Track = tuple[Attention, ...]
+
+
+def attentions(file: OnnxFile, hints: Hints) -> Track:
+    """Every attention layer of the main graph, in the order of its nodes."""
+    constants = Constants(file, Spans(file))
+    found: list[tuple[Frame, Node]] = []
+    main = Frame(file.main, {})
+    _collect(main, constants, found, [])
+    return _track(main, found, constants, hints, apart=False)
+
+
+def tracks(main: Frame, constants: Constants, hints: Hints) -> tuple[Track, ...]:
+    """Every attention layer of a file, by the ways that a call may take through it."""
+    found = list(_tracks(main, constants))
+    mixed = len(found) > 1 and bool(found[0][1])
     return tuple(
-        _followed(body, Attention(node=node, layer=layer, cache=cache), unnumbered)
-        for node, layer, cache in zip(nodes, layers, caches, strict=True)
+        _track(frame, nodes, constants, hints, apart=mixed and at > 0)
+        for at, (frame, nodes) in enumerate(found)
+        if nodes
     )
 
 
-def unserved(body: Body, found: tuple[Attention, ...], hints: Hints) -> Iterator[tuple[int, str]]:
+def _tracks(start: Frame, constants: Constants) -> Iterator[tuple[Frame, list[tuple[Frame, Node]]]]:
+    """The attention nodes of a frame and of the functions it calls; then of nested graphs."""
+    waiting = [start]
+    while waiting:
+        frame = waiting.pop(0)
+        found: list[tuple[Frame, Node]] = []
+        _collect(frame, constants, found, waiting)
+        yield frame, found
+
+
+def _collect(
+    frame: Frame, constants: Constants, found: list[tuple[Frame, Node]], nested: list[Frame]
+) -> None:
+    body = frame.body
+    indexes = [i for kind, at in body.ops.items() if is_attention(kind) for i in at]
+    here: dict[int, Node] = {i: body.node(i) for i in indexes}
+    here |= {node.index: node for node in plain_attention(body)}
+    calls = {
+        i: called
+        for kind, at in body.ops.items()
+        if frame.is_function(kind)
+        for i in at
+        if (called := frame.called(body.node(i))) is not None
+    }
+    for index in sorted({*here, *calls}):
+        if index in here and index not in calls:
+            found.append((frame, here[index]))
+        elif index in calls:
+            _collect(calls[index], constants, found, nested)
+    for bodies in frame.nested.values():
+        nested += bodies.values()
+
+
+def _track(
+    start: Frame,
+    nodes: list[tuple[Frame, Node]],
+    constants: Constants,
+    hints: Hints,
+    *,
+    apart: bool,
+) -> Track:
+    """The numbered layers of one way. apart: others run before or behind them."""
+    made = [_followed(frame, node, constants, hints) for frame, node in nodes]
+    named = [_named(attention.cache, hints) for attention in made]
+    layers, why = _numbers(start.body, named, apart)
+    return tuple(
+        replace(
+            attention,
+            layer=layer,
+            unfollowed=attention.unfollowed or (why if layer is None else None),
+        )
+        for attention, layer in zip(made, layers, strict=True)
+    )
+
+
+def _followed(frame: Frame, node: Node, constants: Constants, hints: Hints) -> Attention:
+    bare = Attention(frame=frame, node=node, layer=None, cache="")
+    if (node.domain, node.op) in OWN_TABLE:
+        return replace(bare, do_rotary=node.integer("do_rotary", 0))
+    inputs = bare.inputs
+    if bare.is_plain:
+        scores = _scores(frame, node)
+        if scores is None:
+            return replace(bare, unfollowed="is an attention whose scores no MatMul makes")
+        query, key = scores
+        query_way, key_way = way_of(query, constants), way_of(key, constants)
+        lost = _lost(query_way, key_way)
+        cache = next(iter(key_way.caches), "")
+        if len(set(key_way.caches)) > 1:
+            lost = lost or f"its key is joined to {len(set(key_way.caches))} caches"
+        return replace(bare, cache=cache, query_way=query_way, key_way=key_way, unfollowed=lost)
+    if inputs is None:
+        return replace(bare, cache=_any_cache(frame, node, hints))
+    query_way = way_of(resolve(frame, node.input(inputs.query)), constants)
+    key_name = node.input(inputs.key)
+    key_way = way_of(resolve(frame, key_name), constants) if key_name else query_way
+    lost = _lost(query_way, key_way)
+    cache = next(iter(key_way.caches), "")
+    if node.input(inputs.past_key):
+        past = resolve(frame, node.input(inputs.past_key))
+        cache = past.name if past.is_graph_input else ""
+        if not cache:
+            lost = lost or f"its key cache {past.name} is no input of the graph"
+    return replace(
+        bare,
+        cache=cache,
+        do_rotary=node.integer("do_rotary", 0) if inputs.cos is not None else 0,
+        query_way=query_way,
+        key_way=key_way,
+        unfollowed=lost,
+    )
+
+
+def _lost(query: Way, key: Way) -> str | None:
+    for what, way in (("query", query), ("key", key)):
+        if way.unfollowed:
+            return f"its {what} {way.unfollowed}"
+    if query.trailing != key.trailing:
+        return "its query and its key are rotated at different ends of a head"
+    return None
+
+
+def _scores(frame: Frame, softmax: Node) -> tuple[Value, Value] | None:
+    """q and k of the MatMul that leads to a Softmax; None where there are none, or several."""
+    waiting = [resolve(frame, softmax.input(0))]
+    seen: set[Value] = set()
+    found: list[tuple[Value, Value]] = []
+    while waiting and len(seen) < _LONGEST:
+        value = waiting.pop()
+        node = value.node
+        if node is None or value in seen:
+            continue
+        seen.add(value)
+        inputs = [resolve(value.frame, name) for name in node.inputs if name]
+        if node.op in _MATMULS and len(inputs) == 2:
+            found.append((inputs[0], inputs[1]))
+        elif node.domain == STANDARD and node.op in _BEFORE_SOFTMAX:
+            waiting += inputs
+    return found[0] if len(found) == 1 else None
+
+
+def unserved(main: Body, found: tuple[Track, ...], hints: Hints) -> Iterator[tuple[int, str]]:
     """(layer, name) of each key cache among the inputs that no attention layer takes."""
-    served = {attention.cache for attention in found}
-    layers = {attention.layer for attention in found}
-    for name in body.inputs:
+    served = {attention.cache for track in found for attention in track}
+    layers = {attention.layer for track in found for attention in track}
+    for name in main.inputs:
         layer = _named(name, hints)
         if layer is not None and name not in served and layer not in layers:
             yield layer, name
 
 
-def _followed(body: Body, found: Attention, unnumbered: str) -> Attention:
-    node = found.node
-    if not found.is_read:
-        return found
-    query = way_of(body, node.input(_QUERY))
-    key = way_of(body, node.input(_KEY)) if node.input(_KEY) else query
-    ways = {"query": query, "key": key}
-    lost = [f"its {what} {way.unfollowed}" for what, way in ways.items() if way.unfollowed]
-    if node.input(_PAST_KEY) and not found.cache:
-        lost.append(f"its key cache {node.input(_PAST_KEY)} is no input of the graph")
-    if found.layer is None:
-        lost.append(unnumbered)
-    return replace(
-        found,
-        do_rotary=node.integer("do_rotary", 0),
-        query=query.rotations,
-        key=key.rotations,
-        unfollowed=lost[0] if lost else None,
-    )
-
-
-def _numbers(body: Body, named: list[int | None]) -> tuple[list[int | None], str]:
+def _numbers(body: Body, named: list[int | None], apart: bool) -> tuple[list[int | None], str]:
     """The layer of each attention, and why those without one have none.
 
     named: the layers that the key caches name.
@@ -100,22 +264,24 @@ def _numbers(body: Body, named: list[int | None]) -> tuple[list[int | None], str
         return [None] * len(named), why
     if known:
         return named, "no key cache among the inputs tells its layer"
+    if apart:
+        why = "no key cache among the inputs tells its layer, and others are outside of its graph"
+        return [None] * len(named), why
     if body.is_sorted:
         return list(range(len(named))), ""
     return [None] * len(named), "the nodes are not in the order they run in, which tells the layer"
 
 
-def _key_cache(body: Body, node: Node, hints: Hints) -> str:
-    is_read = (node.domain, node.op) == GROUP_QUERY_ATTENTION
-    for name in (node.input(_PAST_KEY),) if is_read else node.inputs:
-        origin = source(body, name)
-        if body.is_fed(origin) and (is_read or _named(origin, hints) is not None):
-            return origin
+def _any_cache(frame: Frame, node: Node, hints: Hints) -> str:
+    for name in node.inputs:
+        origin = resolve(frame, name)
+        if origin.is_graph_input and _named(origin.name, hints) is not None:
+            return origin.name
     return ""
 
 
 def _named(name: str, hints: Hints) -> int | None:
-    if hints.past_key_names is None:
+    if hints.past_key_names is None or not name:
         return None
     pattern = re.escape(hints.past_key_names).replace("%d", "([0-9]{1,6})")
     match = re.fullmatch(pattern, name)
@@ -124,13 +290,13 @@ def _named(name: str, hints: Hints) -> int | None:
 
 def plain_attention(body: Body) -> Iterator[Node]:
     """The Softmax of each attention that is written in plain ops: it leads to a MatMul."""
-    for node in body.nodes(STANDARD, "Softmax"):
+    for node in body.nodes(*SOFTMAX):
         waiting, seen = [node], {node.index}
         while waiting and len(seen) < _LONGEST:
             takers = [i for name in waiting.pop().outputs for i in body.consumers.get(name, ())]
             after = [body.node(i) for i in takers if i not in seen]
             seen.update(takers)
-            if any(taker.op in {"MatMul", "Einsum", "FusedMatMul"} for taker in after):
+            if any(taker.op in _MATMULS for taker in after):
                 yield node
                 break
             waiting += [taker for taker in after if taker.op in _AFTER_SOFTMAX]

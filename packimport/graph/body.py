@@ -46,6 +46,7 @@ class Body:
         self.scope = scope
         self._protos = nodes
         self._made: dict[str, Tensor] = {}
+        self._nodes: dict[int, Node] = {}
         self._tensors = {tensor.name: (i, tensor) for i, tensor in enumerate(initializers)}
         if len(self._tensors) < len(initializers):
             raise GraphError("two initializers have one name", place=scope.place)
@@ -85,12 +86,20 @@ class Body:
         """Whether a value is fed from outside."""
         return name in self._fed
 
+    def has_tensor(self, name: str) -> bool:
+        """Whether there is an initializer of this name."""
+        return name in self._tensors
+
     def node(self, index: int) -> Node:
         """The node at `index`."""
+        known = self._nodes.get(index)
+        if known is not None:
+            return known
         proto = self._protos[index]
         inputs = tuple(proto.input)
         check_text(inputs, self.scope.place)
-        return Node(self.scope, index, proto.op_type, _domain(proto.domain), inputs, proto)
+        made = Node(self.scope, index, proto.op_type, _domain(proto.domain), inputs, proto)
+        return self._nodes.setdefault(index, made)
 
     def nodes(self, domain: str, op: str) -> Iterator[Node]:
         """The nodes of one op type, in the order of the graph."""
@@ -110,6 +119,11 @@ class Body:
         return self._made.setdefault(
             name, make_tensor(proto, name=name, path=path, file=self.scope.file)
         )
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        """The names of the initializers, in the order of the graph."""
+        return tuple(self._tensors)
 
     def tensors(self) -> Iterator[Tensor]:
         """Every initializer."""
@@ -148,6 +162,8 @@ class Body:
 
     def takers(self, names: frozenset[str]) -> Mapping[str, list[int]]:
         """What `consumers` has for some values: to look for a few is faster than to map all."""
+        if "consumers" in self.__dict__:  # made already
+            return self.consumers
         taken: dict[str, list[int]] = {}
         for index, proto in enumerate(self._protos):
             if not names.isdisjoint(proto.input):
@@ -162,15 +178,20 @@ class Body:
         return all(taken[name][0] > at for name, at in self.producers.items() if name in taken)
 
     @cached_property
-    def children(self) -> tuple[Body, ...]:
-        """The bodies that attributes of the nodes hold, one level down."""
-        return tuple(
-            body
+    def held(self) -> Mapping[int, Mapping[str, Body]]:
+        """Index of a node ─▶ attribute ─▶ the body that it holds, one level down."""
+        return {
+            index: bodies
             for (domain, op), indexes in self.ops.items()
             if domain not in _WITH_BODIES or op in _WITH_BODIES[domain]
             for index in indexes
-            for body in self._held_by(index)
-        )
+            if (bodies := dict(self._held_by(index)))
+        }
+
+    @property
+    def children(self) -> tuple[Body, ...]:
+        """The bodies that attributes of the nodes hold, one level down."""
+        return tuple(body for bodies in self.held.values() for body in bodies.values())
 
     def _grouped(self) -> Mapping[tuple[str, str], list[int]]:
         groups: dict[tuple[str, str], list[int]] = {}
@@ -186,16 +207,18 @@ class Body:
             merged.setdefault((_domain(domain), op), []).extend(indexes)
         return {key: sorted(indexes) for key, indexes in merged.items()}
 
-    def _held_by(self, index: int) -> Iterator[Body]:
+    def _held_by(self, index: int) -> Iterator[tuple[str, Body]]:
         node = self.node(index)
         for at, attribute in enumerate(node.proto.attribute):
             where = f"{attribute.name} of {node.label}"
             path = (*node.path, (_ATTRIBUTE, at))
             if attribute.HasField("g"):
-                yield Body.of_graph(self.scope.file, where, (*path, (_SUBGRAPH, 0)), attribute.g)
+                of_one = Body.of_graph(self.scope.file, where, (*path, (_SUBGRAPH, 0)), attribute.g)
+                yield attribute.name, of_one
             for number, graph in enumerate(attribute.graphs):
                 at_number = (*path, (_SUBGRAPHS, number))
-                yield Body.of_graph(self.scope.file, f"{where}[{number}]", at_number, graph)
+                of_many = Body.of_graph(self.scope.file, f"{where}[{number}]", at_number, graph)
+                yield f"{attribute.name}[{number}]", of_many
 
 
 def _domain(domain: str) -> str:

@@ -4,38 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packimport.graph.attention import Attention, plain_attention, unserved
+from packimport.graph.attention import Attention, Track, plain_attention, unserved
+from packimport.graph.body import Body
 from packimport.graph.node import MICROSOFT, STANDARD
-from packimport.graph.ops import GROUP_QUERY_ATTENTION, ROTARY_EMBEDDING, is_attention, refusal
-from packimport.graph.rotation import Scene, layers_of
+from packimport.graph.ops import OWN_TABLE, READ, is_attention, refusal
+from packimport.graph.rotation import Rotation, Scene, layers_of
 from packimport.graph.site import Unread
 
-_READ = frozenset({GROUP_QUERY_ATTENTION, ROTARY_EMBEDDING})
-_PLAIN = "is part of an attention in plain ops, a form that is not read yet"
+_WAVES = frozenset({(STANDARD, "Cos"), (STANDARD, "Sin")})
 
 
-def unread_ops(scene: Scene) -> Iterator[Unread]:
-    """Every op, at any depth, that may rotate and is not read there."""
-    layers = {a.node.index: a.layer for a in scene.attentions}
+def unread_ops(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
+    """Every op, at any depth, that may rotate and that no finder has looked at."""
+    layers = {(a.frame.body, a.node.index): a.layer for a in scene.attentions}
+    known = {node for rotation in rotations for node in rotation.trail.nodes}
+    seen = {frame.body for frame in scene.main.everything()}
     for body in scene.file.bodies():
-        is_main = body is scene.file.main
-        if not is_main:
-            yield from (scene.unread(node, _PLAIN) for node in plain_attention(body))
-        for kind, indexes in body.ops.items():
-            if is_main and kind in _READ:
+        if body not in seen:
+            yield from _unseen(scene, body)
+            continue
+        for kind, found in body.ops.items():
+            if kind in READ or (kind in scene.file.defined and kind in scene.file.callable):
                 continue
-            reason = "is not in the main graph, and only that is read" if kind in _READ else None
-            if reason is None and kind not in scene.file.defined:
-                reason = refusal(kind)
+            reason = refusal(kind)
             if reason is None:
                 continue
+            is_wave = kind in _WAVES
+            indexes = [i for i in found if not (is_wave and (body, i) in known)]
             # One record per layer, else one for all nodes of the op.
-            is_layer = is_main and is_attention(kind)
+            is_layer = is_attention(kind) and any((body, i) in layers for i in indexes)
             more = len(indexes) - 1
-            tail = f" ({more} more such nodes)" if more and not is_layer else ""
+            tail = f" ({more} more such nodes)" if more > 0 and not is_layer else ""
             for index in indexes if is_layer else indexes[:1]:
-                layer = layers.get(index) if is_main else None
+                layer = layers.get((body, index))
                 yield scene.unread(body.node(index), f"{kind[1]} {reason}{tail}", layer)
+
+
+def _unseen(scene: Scene, body: Body) -> Iterator[Unread]:
+    """What may rotate in a body that no call is known of: a function with attributes."""
+    where = "is in a function that is not followed"
+    for kind, indexes in body.ops.items():
+        if kind not in scene.file.defined and (kind in READ or refusal(kind)):
+            yield scene.unread(body.node(indexes[0]), f"{kind[1]} {where}")
+    yield from (scene.unread(node, where) for node in plain_attention(body))
 
 
 def redefined_ops(scene: Scene) -> Iterator[Unread]:
@@ -53,35 +64,49 @@ def redefined_ops(scene: Scene) -> Iterator[Unread]:
 def unread_layers(scene: Scene) -> Iterator[Unread]:
     """Every attention layer that is not understood, or whose q and k are not rotated alike."""
     for attention in scene.attentions:
-        if attention.node.op == "Softmax":
-            yield scene.unread(attention.node, _PLAIN, attention.layer)
-        elif attention.is_read and (reason := attention.unfollowed or _oddly(attention)):
+        if attention.is_read and (reason := attention.unfollowed or _oddly(attention)):
             yield scene.unread(attention.node, reason, attention.layer)
-    for layer, name in unserved(scene.file.main, scene.attentions, scene.hints):
+    yield from _uneven(scene)
+    for layer, name in unserved(scene.file.main, scene.tracks, scene.hints):
         for body in scene.file.bodies():
-            for index in body.consumers.get(name, ())[:1]:
+            for index in body.takers(frozenset({name})).get(name, ())[:1]:
                 reason = f"takes the key cache {name} and is no attention op that is read"
                 yield scene.unread(body.node(index), reason, layer)
 
 
-def unrotated(scene: Scene) -> tuple[int, ...]:
-    """The layers that are understood and that nothing rotates."""
+def _uneven(scene: Scene) -> Iterator[Unread]:
+    """Every way through the graph that has other layers than the one with the most."""
+    most = max((layers_of(track) for track in scene.tracks), key=len, default=())
+    for track in scene.tracks:
+        layers = layers_of(track)
+        if layers != most and all(attention.layer is not None for attention in track):
+            lost = sorted(set(most) - set(layers))
+            reason = f"belongs to a branch that lacks the layers {lost} of another branch"
+            yield scene.unread(track[0].node, reason, lost[0] if lost else None)
+
+
+def unrotated(track: Track) -> tuple[int, ...]:
+    """The layers of a track that are understood and that nothing rotates."""
     return layers_of(
         attention
-        for attention in scene.attentions
+        for attention in track
         if attention.is_read
         and attention.unfollowed is None
         and attention.do_rotary == 0
-        and not (attention.query or attention.key)
+        and not any(attention.turns)
     )
 
 
 def _oddly(attention: Attention) -> str | None:
     """Why the rotations of a layer don't add up; None where they do."""
-    query, key = len(attention.query), len(attention.key)
+    if (attention.node.domain, attention.node.op) in OWN_TABLE:
+        return None
+    sides = [side for side, _, _ in attention.turns]
+    query, key = sides.count("query"), sides.count("key")
     if attention.do_rotary:
         return "rotates what a RotaryEmbedding has rotated before" if query or key else None
-    if query and not attention.node.input(1):
+    inputs = attention.inputs
+    if query and inputs is not None and not attention.node.input(inputs.key):
         return "takes q, k and v in one value, rotated as a whole"
     if query != key or query > 1:
         return f"takes a query that is rotated {query} times and a key that is rotated {key} times"

@@ -7,23 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from packimport.graph.attention import attentions
+from packimport.graph.attention import tracks
 from packimport.graph.completeness import redefined_ops, unread_layers, unread_ops, unrotated
-from packimport.graph.forms import group_query_attention, rotary_embedding
+from packimport.graph.constants import Constants
+from packimport.graph.dangling import dangling
+from packimport.graph.forms import group_query_attention, plain_ops, rotary_embedding
+from packimport.graph.frame import Frame
+from packimport.graph.lengths import Lengths
+from packimport.graph.node import MICROSOFT, STANDARD
 from packimport.graph.onnx_file import OnnxFile
-from packimport.graph.rotation import Rotation, Scene
+from packimport.graph.positions import PositionReader
+from packimport.graph.rotation import Part, Rotation, Scene
 from packimport.graph.sharing import shared
 from packimport.graph.site import GraphFacts, Hints, Site, Unread
 from packimport.graph.spans import Spans
+from packimport.graph.strands import StrandReader
+from packimport.graph.waves import WaveReader
 from packimport.pack.container import Container
 
 Finder = Callable[[Scene], Iterator[Rotation | Unread]]
 
-# Form ─▶ its finder. A form is one module of `forms/` and one line here; the ops
-# that it reads leave `completeness`.
+# Form ─▶ its finder. A form is one module of `forms/` and one line here; its ops are
+# those that `ops.READ` names.
 FORMS: Mapping[str, Finder] = {
     group_query_attention.FORM: group_query_attention.find,
     rotary_embedding.FORM: rotary_embedding.find,
+    plain_ops.FORM: plain_ops.find,
 }
 
 
@@ -37,10 +46,7 @@ def find_sites(container: Container, graph: str, hints: Hints | None = None) -> 
     ContainerError where a data file is missing or outside the container. Reads the
     graph alone: no byte of external data, and no large value inside the graph.
     """
-    file = OnnxFile(container, graph)
-    spans = Spans(file)
-    hints = hints or Hints()
-    scene = Scene(file=file, spans=spans, hints=hints, attentions=attentions(file.main, hints))
+    scene = _scene(OnnxFile(container, graph), hints or Hints())
     rotations: list[Rotation] = []
     unread: list[Unread] = []
     for find in FORMS.values():
@@ -49,45 +55,95 @@ def find_sites(container: Container, graph: str, hints: Hints | None = None) -> 
                 rotations.append(found)
             else:
                 unread.append(found)
-    for others in (unread_ops, redefined_ops, unread_layers):
-        unread += others(scene)
+    unread += unread_layers(scene)
+    lost = tuple(dangling(scene))
+    without = {item.layer for item in lost}
+    unread = [item for item in unread if item.layer not in without]
+    unread += unread_ops(scene, rotations)
+    unread += redefined_ops(scene)
     unread += shared(scene, rotations)
     return GraphFacts(
         graph=graph,
-        producer=file.producer,
-        layers=len(scene.attentions),
+        producer=scene.file.producer,
+        layers=max(map(len, scene.tracks), default=0),
         sites=tuple(_sites(graph, rotations)),
-        unread=tuple(unread),
-        unrotated=unrotated(scene),
+        unread=tuple(dict.fromkeys(unread)),
+        unrotated=tuple(sorted({layer for track in scene.tracks for layer in unrotated(track)})),
+        dangling=lost,
+    )
+
+
+def _scene(file: OnnxFile, hints: Hints) -> Scene:
+    spans = Spans(file)
+    constants = Constants(file, spans)
+    lengths = Lengths(constants, hints)
+    positions = PositionReader(constants, lengths, hints)
+    # A function that bears the name of an op is reported, and the op is what is looked at.
+    own = {
+        kind: body for kind, body in file.callable.items() if kind[0] not in {STANDARD, MICROSOFT}
+    }
+    main = Frame(file.main, own)
+    return Scene(
+        file=file,
+        spans=spans,
+        hints=hints,
+        constants=constants,
+        positions=positions,
+        strands=StrandReader(
+            constants, lengths, positions, WaveReader(constants, lengths, positions)
+        ),
+        main=main,
+        tracks=tracks(main, constants, hints),
     )
 
 
 def _sites(graph: str, rotations: list[Rotation]) -> Iterator[Site]:
-    groups: dict[object, list[Rotation]] = {}
+    groups: dict[object, list[tuple[Rotation, Part]]] = {}
     for rotation in rotations:
-        cos, sin = rotation.tables.cos, rotation.tables.sin
-        key = (
-            rotation.form,
-            (cos.file, cos.offset),
-            (sin.file, sin.offset),
-            (cos.dtype, cos.shape),
-            rotation.encoding,
-            rotation.interleaved,
-            rotation.rotary_dim,
-            rotation.head_dim,
-        )
-        groups.setdefault(key, []).append(rotation)
+        for part in rotation.parts:
+            key = (
+                rotation.form,
+                rotation.frame.branch,
+                _constants(part),
+                part.encoding,
+                part.length,
+                rotation.interleaved,
+                rotation.trailing,
+                rotation.rotary_dim,
+                rotation.head_dim,
+                rotation.mrope,
+            )
+            groups.setdefault(key, []).append((rotation, part))
     for group in groups.values():
-        first = group[0]
+        first, part = group[0]
+        sides = {side for rotation, _ in group for side in rotation.sides}
         yield Site(
             graph=graph,
+            branch=first.frame.branch,
             form=first.form,
-            nodes=tuple(rotation.node.label for rotation in group),
-            layers=tuple(sorted({layer for rotation in group for layer in rotation.layers})),
-            encoding=first.encoding,
+            nodes=tuple(dict.fromkeys(rotation.node.label for rotation, _ in group)),
+            layers=tuple(sorted({layer for rotation, _ in group for layer in rotation.layers})),
+            sides=tuple(side for side in ("query", "key") if side in sides),
+            encoding=part.encoding,
             interleaved=first.interleaved,
+            trailing=first.trailing,
             rotary_dim=first.rotary_dim,
             head_dim=first.head_dim,
-            cos=first.tables.cos,
-            sin=first.tables.sin,
+            mrope=first.mrope,
+            length=part.length,
+            table=part.table,
+            waves=part.waves,
         )
+
+
+def _constants(part: Part) -> object:
+    """What tells the constants of two parts apart: their bytes, else their values."""
+    table, waves = part.table, part.waves
+    if table is not None:
+        spans = [
+            (span.file, span.offset, span.dtype, span.shape) for span in (table.cos, table.sin)
+        ]
+        return *spans, table.start, table.stop
+    assert waves is not None
+    place = (waves.span.file, waves.span.offset) if waves.span is not None else waves.values
+    return place, waves.growth, waves.dtype, waves.cos_factor, waves.sin_factor

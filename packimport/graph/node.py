@@ -9,7 +9,11 @@ from packimport.errors import GraphError
 from packimport.graph.protos import (
     DTYPES,
     EXTERNAL,
+    FLOAT,
+    FLOATS,
     INT,
+    INTS,
+    STRING,
     TENSOR,
     AttributeProto,
     NodeProto,
@@ -144,16 +148,54 @@ class Node:
             raise GraphError(f"attribute {name} is no integer", place=self.place)
         return found[1].i
 
+    def number(self, name: str) -> float | None:
+        """A float attribute; None where it is left out. Raises GraphError for another type."""
+        found = self._attribute(name)
+        if found is not None and found[1].type != FLOAT:
+            raise GraphError(f"attribute {name} is no float", place=self.place)
+        return None if found is None else found[1].f
+
+    def numbers(self, name: str) -> tuple[float, ...] | None:
+        """A list of floats; None where it is left out. Raises GraphError for another type."""
+        found = self._attribute(name)
+        if found is not None and found[1].type != FLOATS:
+            raise GraphError(f"attribute {name} is no list of floats", place=self.place)
+        return None if found is None else tuple(found[1].floats)
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """A list of integers; None where it is left out. Raises GraphError for another type."""
+        found = self._attribute(name)
+        if found is not None and found[1].type != INTS:
+            raise GraphError(f"attribute {name} is no list of integers", place=self.place)
+        return None if found is None else tuple(found[1].ints)
+
+    def text(self, name: str) -> str:
+        """A text attribute; "" where it is left out. Raises GraphError for another type."""
+        found = self._attribute(name)
+        if found is not None and found[1].type != STRING:
+            raise GraphError(f"attribute {name} is no text", place=self.place)
+        return "" if found is None else found[1].s.decode(errors="replace")
+
+    def has(self, name: str) -> bool:
+        """Whether an attribute is there."""
+        return self._attribute(name) is not None
+
     def tensor(self, name: str) -> Tensor | None:
         """A tensor attribute; None where there is none of this name and type."""
         found = self._attribute(name)
         if found is None or found[1].type != TENSOR:
             return None
         path = (*self.path, (_ATTRIBUTE_FIELD, found[0]), (_TENSOR_FIELD, 0))
-        return make_tensor(found[1].t, name=self.outputs[0], path=path, file=self.scope.file)
+        made = self.outputs[0] if self.outputs else self.label
+        return make_tensor(found[1].t, name=made, path=path, file=self.scope.file)
 
     def _attribute(self, name: str) -> tuple[int, AttributeProto] | None:
         found = [(i, a) for i, a in enumerate(self.proto.attribute) if a.name == name]
         if len(found) > 1:
             raise GraphError(f"attribute {name} stands twice", place=self.place)
+        if found and found[0][1].ref_attr_name:
+            raise GraphError(
+                f"attribute {name} is that of a function's call, which is not followed",
+                place=self.place,
+            )
         return found[0] if found else None

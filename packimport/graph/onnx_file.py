@@ -6,23 +6,41 @@
     file.bodies()                       # functions and nested graphs too
 
 External data is never opened here, and large inline values are never in memory.
+
+Messages for a changed graph are made here too, as bytes: `node_message`, `tensor_message`
+and their kin; `changes/splices.py` puts them into the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+from google.protobuf.message import (  # type: ignore[import-untyped]  # ships no types
+    DecodeError,
+    Message,
+)
+from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from packimport.errors import GraphError
 from packimport.graph.body import Body
-from packimport.graph.node import STANDARD, Tensor, check_text
+from packimport.graph.census import refuse_dense
+from packimport.graph.node import STANDARD, Node, Tensor, check_text
+from packimport.graph.protos import DTYPES, TensorProto
+from packimport.graph.wire import Path as WirePath
 from packimport.graph.wire import Payload, Wire
 from packimport.pack.container import Container
+from packimport.pack.file_view import FileView
 
 _GRAPH, _FUNCTION = 7, 25
+# Bytes of a constant that is read to be computed with: frequencies, shapes, lengths.
+MAX_INLINE = 2**20
+_VALUES = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+_NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
 class OnnxFile:
@@ -30,9 +48,11 @@ class OnnxFile:
 
     name:      relative to the container.
     producer:  what made it, as the file states it, with its version.
-    opsets:    domain ─▶ version.
+    opsets:    domain ─▶ version. ir_version: of the format.
+    view:      its bytes. wire: the messages in them.
     main:      the main graph.
-    functions: the bodies of local functions; `defined` has their (domain, name).
+    functions: the bodies of local functions; `defined` has their (domain, name), and
+               `callable` those that are the same at each call.
 
     Raises GraphError where the file is no ONNX graph, or damaged.
     """
@@ -40,9 +60,12 @@ class OnnxFile:
     def __init__(self, container: Container, name: str) -> None:
         self.container = container
         self.name = name
-        self._wire = Wire(container.map(name, 0, container.size(name)), name)
+        self.view = FileView(container, name)
+        self.wire = Wire(self.view, name)
+        slim = self.wire.slim()
+        refuse_dense(memoryview(slim), onnx.ModelProto.DESCRIPTOR, name)
         try:
-            model = onnx.ModelProto.FromString(self._wire.slim())
+            model = onnx.ModelProto.FromString(slim)
         except DecodeError as error:
             raise _damaged(name, str(error)) from error
         if not model.HasField("graph"):
@@ -50,16 +73,25 @@ class OnnxFile:
         functions = [text for f in model.functions for text in (f.domain, f.name)]
         check_text((model.producer_name, model.producer_version, *functions), name)
         self.producer = f"{model.producer_name} {model.producer_version}".strip()
+        self.ir_version = int(model.ir_version)
+        self._graph = model.graph
         self.opsets = {opset.domain: opset.version for opset in model.opset_import}
         self.main = Body.of_graph(name, "", ((_GRAPH, 0),), model.graph)
         self.functions = tuple(
             Body.of_function(name, ((_FUNCTION, index),), function)
             for index, function in enumerate(model.functions)
         )
-        self.defined = frozenset(
+        names = [
             (STANDARD if function.domain == "ai.onnx" else function.domain, function.name)
             for function in model.functions
-        )
+        ]
+        self.defined = frozenset(names)
+        # A function with attributes of its own is another one at each call.
+        self.callable: Mapping[tuple[str, str], Body] = {
+            name: body
+            for name, body, function in zip(names, self.functions, model.functions, strict=True)
+            if not (function.attribute or function.attribute_proto)
+        }
 
     def bodies(self) -> Iterator[Body]:
         """Every body of the file: the main graph, functions, and all that is nested in them."""
@@ -69,12 +101,31 @@ class OnnxFile:
             yield body
             waiting.extend(reversed(body.children))
 
+    def value_messages(self, name: str, shape: Sequence[int]) -> dict[WirePath, bytes]:
+        """Every record of the shape of a main graph's value, as it is with another shape.
+
+        By place in the file. A graph may state the shapes of its constants, as inputs or
+        among its values.
+        """
+        found: dict[WirePath, bytes] = {}
+        fields = {11: self._graph.input, 12: self._graph.output, 13: self._graph.value_info}
+        for number, values in fields.items():
+            for index, value in enumerate(values):
+                if value.name != name or not value.type.HasField("tensor_type"):
+                    continue
+                changed = onnx.ValueInfoProto.FromString(value.SerializeToString())
+                changed.type.tensor_type.ClearField("shape")
+                for size in shape:
+                    changed.type.tensor_type.shape.dim.add().dim_value = size
+                found[((_GRAPH, 0), (number, index))] = changed.SerializeToString()
+        return found
+
     def payload(self, tensor: Tensor) -> Payload | None:
         """Where the inline values of a tensor lie in the file; None where it has none.
 
         Raises GraphError where the bytes there are not those of the tensor.
         """
-        head, payload = self._wire.payload(tensor.path)
+        head, payload = self.wire.payload(tensor.path)
         seen, parsed = onnx.TensorProto.FromString(head), tensor.proto
         if (seen.name, seen.data_type, [*seen.dims]) != (
             parsed.name,
@@ -84,6 +135,83 @@ class OnnxFile:
             raise _damaged(self.name, f"tensor {tensor.name} is stored in parts")
         return payload
 
+    def small_array(self, tensor: Tensor) -> NDArray[np.generic] | None:
+        """The inline values of a tensor; None where it has none, or more than `MAX_INLINE`."""
+        held = [name for name in _VALUES if len(getattr(tensor.proto, name))]
+        if len(held) == 1:
+            # A small tensor was parsed with its values.
+            return _array(self.name, tensor, tensor.proto)
+        head, payload = self.wire.payload(tensor.path)
+        if payload is None or payload.stop - payload.start > MAX_INLINE:
+            return None
+        whole = onnx.TensorProto.FromString(head + self.wire.field(payload))
+        return _array(self.name, tensor, whole)
+
+
+def node_message(
+    op: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    name: str,
+    *,
+    integers: Mapping[str, int] | None = None,
+    graphs: Mapping[str, bytes] | None = None,
+) -> bytes:
+    """A node of ONNX's own domain; graphs: bodies by the attribute that holds them."""
+    node = onnx.helper.make_node(op, inputs, outputs, name, **(integers or {}))
+    for key, graph in (graphs or {}).items():
+        body = onnx.GraphProto.FromString(graph)
+        node.attribute.append(onnx.helper.make_attribute(key, body))
+    return _bytes(node)
+
+
+def changed_node(node: Node, inputs: Sequence[str], integers: Mapping[str, int]) -> bytes:
+    """A node with other inputs, and with some integer attributes set."""
+    changed = onnx.NodeProto.FromString(_bytes(node.proto))
+    changed.input[:] = inputs
+    for key, value in integers.items():
+        for attribute in [a for a in changed.attribute if a.name == key]:
+            changed.attribute.remove(attribute)
+        changed.attribute.append(onnx.helper.make_attribute(key, value))
+    return _bytes(changed)
+
+
+def copied_node(node: Node, inputs: Sequence[str], output: str, name: str) -> bytes:
+    """A node like another one, with its attributes, under a name of its own."""
+    copied = onnx.NodeProto.FromString(_bytes(node.proto))
+    copied.input[:] = inputs
+    copied.output[:] = [output]
+    copied.name = name
+    return _bytes(copied)
+
+
+def tensor_message(
+    name: str,
+    dtype: str,
+    shape: Sequence[int],
+    values: bytes | None = None,
+    external: Mapping[str, str] | None = None,
+) -> bytes:
+    """A constant with its values inline, or the place of them in a data file."""
+    tensor = onnx.TensorProto(name=name, data_type=_NUMBERS[dtype], dims=shape)
+    if values is not None:
+        tensor.raw_data = values
+    if external is not None:
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in external.items():
+            tensor.external_data.add(key=key, value=value)
+    return _bytes(tensor)
+
+
+def body_message(name: str, nodes: Sequence[bytes], outputs: Sequence[str], dtype: str) -> bytes:
+    """A graph without inputs whose outputs are matrices of one dtype."""
+    types = [
+        onnx.helper.make_tensor_value_info(output, _NUMBERS[dtype], [None, None])
+        for output in outputs
+    ]
+    made = [onnx.NodeProto.FromString(node) for node in nodes]
+    return _bytes(onnx.helper.make_graph(made, name, [], types))
+
 
 def check(path: Path) -> list[str]:
     """What onnx's checker has against a file, without its path; empty where nothing."""
@@ -92,6 +220,18 @@ def check(path: Path) -> list[str]:
     except (onnx.checker.ValidationError, DecodeError) as error:
         return [str(error).replace(str(path), path.name)]
     return []
+
+
+def _bytes(message: object) -> bytes:
+    assert isinstance(message, Message)
+    return bytes(message.SerializeToString())
+
+
+def _array(file: str, tensor: Tensor, proto: TensorProto) -> NDArray[np.generic]:
+    try:
+        return np.asarray(numpy_helper.to_array(cast(onnx.TensorProto, proto)))
+    except (TypeError, ValueError) as error:
+        raise _damaged(file, f"tensor {tensor.name}: {error}") from error
 
 
 def _damaged(name: str, found: str) -> GraphError:

@@ -8,26 +8,75 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from packimport.graph.node import MICROSOFT, STANDARD
 
 GROUP_QUERY_ATTENTION = (MICROSOFT, "GroupQueryAttention")
 ROTARY_EMBEDDING = (MICROSOFT, "RotaryEmbedding")
+ONNX_ROTARY_EMBEDDING = (STANDARD, "RotaryEmbedding")
+MROTARY_EMBEDDING = (MICROSOFT, "MRotaryEmbedding")
+NORM_ROTARY = (MICROSOFT, "RMSNormRotary")
+SOFTMAX = (STANDARD, "Softmax")
+
+# Ops that rotate a value ─▶ which input that is.
+ROTATING_OPS: Mapping[tuple[str, str], int] = {
+    ROTARY_EMBEDDING: 0,
+    ONNX_ROTARY_EMBEDDING: 0,
+    MROTARY_EMBEDDING: 0,
+    NORM_ROTARY: 0,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionInputs:
+    """Which inputs of an attention op are what; None where it has none.
+
+    query, key: the values whose scores it takes. past_key: the cache of keys.
+    cos, sin, positions: of an op that rotates by itself, where do_rotary is 1.
+    """
+
+    query: int = 0
+    key: int = 1
+    past_key: int
+    cos: int | None = None
+    sin: int | None = None
+    positions: int | None = None
+
+
+# onnx 1.23 and onnxruntime 1.32.
+ATTENTIONS: Mapping[tuple[str, str], AttentionInputs] = {
+    GROUP_QUERY_ATTENTION: AttentionInputs(past_key=3, cos=7, sin=8, positions=9),
+    (MICROSOFT, "PagedAttention"): AttentionInputs(past_key=3, cos=8, sin=9),
+    (MICROSOFT, "SparseAttention"): AttentionInputs(past_key=3, cos=9, sin=10),
+    (MICROSOFT, "DynamicSparseAttention"): AttentionInputs(
+        past_key=3, cos=11, sin=12, positions=13
+    ),
+    (MICROSOFT, "SparsePagedAttention"): AttentionInputs(past_key=3, cos=14, sin=15),
+    (MICROSOFT, "MultiHeadAttention"): AttentionInputs(past_key=6),
+    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): AttentionInputs(past_key=5),
+    (STANDARD, "Attention"): AttentionInputs(past_key=4),
+}
+# Ops that project and rotate inside, by a table of their own where do_rotary is 1.
+OWN_TABLE = frozenset(
+    {
+        (MICROSOFT, "Attention"),
+        (MICROSOFT, "QAttention"),
+        (MICROSOFT, "DecoderMaskedSelfAttention"),
+    }
+)
+READ = frozenset({*ATTENTIONS, *ROTATING_OPS, *OWN_TABLE})
 
 _KNOWN_DOMAINS = frozenset({STANDARD, MICROSOFT, "ai.onnx.ml"})
 _ATTENTION = re.compile("attention|attn", re.IGNORECASE)
 _NO_LAYER = re.compile("gate|indexer", re.IGNORECASE)
 _ROTATING = re.compile("attention|attn|rotary|rope", re.IGNORECASE)
-_OWN_TABLE = "makes its own plain table where do_rotary is 1, which nothing can mend"
 _NOT_READ = "is a form that is not read yet"
 
 _REASONS: Mapping[tuple[str, str], str] = {
-    (MICROSOFT, "Attention"): _OWN_TABLE,
-    (MICROSOFT, "QAttention"): _OWN_TABLE,
-    (MICROSOFT, "DecoderMaskedSelfAttention"): _OWN_TABLE,
     (MICROSOFT, "EPContext"): "holds a compiled graph, which can't be read",
-    (STANDARD, "Cos"): "computes a table in the graph, " + _NOT_READ.removeprefix("is "),
-    (STANDARD, "Sin"): "computes a table in the graph, " + _NOT_READ.removeprefix("is "),
+    (STANDARD, "Cos"): "computes a table in the graph that no rotation is known to take",
+    (STANDARD, "Sin"): "computes a table in the graph that no rotation is known to take",
 }
 
 
@@ -39,7 +88,7 @@ def is_attention(kind: tuple[str, str]) -> bool:
 def refusal(kind: tuple[str, str]) -> str | None:
     """Why an op type (domain, op) may rotate in a way that is not read; None where it can't.
 
-    The two ops that are read are not judged here.
+    The nodes of `READ` that are read are not judged here.
     """
     domain, op = kind
     if kind in _REASONS:

@@ -9,11 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from packimport.graph.body import Body
+from packimport.graph.constants import Constants
+from packimport.graph.frame import Value, resolve
 from packimport.graph.node import MICROSOFT, STANDARD, Node
-from packimport.graph.ops import ROTARY_EMBEDDING
+from packimport.graph.turns import Turn, turn_of
 
-_LAYOUT = {"Reshape", "Transpose", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Split", "Slice"}
+_LAYOUT = {
+    "Reshape",
+    "Transpose",
+    "Identity",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Split",
+    "Slice",
+    "Expand",
+    "Tile",
+}
 _BY_ENTRY = {"Cast", "Clip", "QuantizeLinear", "DequantizeLinear"}
 _NORMS = {"LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization"}
 # Ops that hand on their first input: moved, scaled or rounded alike at every position.
@@ -34,81 +46,190 @@ _PRODUCTS = {
     (MICROSOFT, "DynamicQuantizeMatMul"),
     (MICROSOFT, "MatMulIntegerToFloat"),
 }
-# The ways of real graphs have fewer than ten nodes; a graph may be made to have endless ones.
-_LONGEST = 100
+# The ways of real graphs have fewer than forty nodes; a graph may be made to have endless ones.
+_LONGEST = 200
 _SUMS = {(STANDARD, "Add")}
 _SCALINGS = {(STANDARD, "Mul"), (STANDARD, "Div")}
+_CACHES = {(STANDARD, "TensorScatter"): (0, 1)}
+# What takes two values at least.
+_OF_TWO = frozenset({*_SCALINGS, *_PRODUCTS, *_CACHES, (STANDARD, "Sub")})
+# One number per token, from the token's own entries: what a norm divides by.
+_NORM_STEPS = {"Sqrt", "Reciprocal", "Add", "Div", "Cast", "Pow", "Max", "Clip", "Mul"}
+_NORM_MEANS = {"ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2"}
+# What the shapes of a graph are computed with; none of these counts positions.
+_SHAPE_STEPS = {"Gather", "Cast", "Sqrt", "Div", "Mul", "Reciprocal", "Squeeze", "Unsqueeze"} | {
+    "Slice",
+    "Pow",
+}
+_DEEPEST = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a value comes to an attention node.
 
-    rotations:  the contrib RotaryEmbedding nodes that it passes.
+    turns:      the rotations that it passes.
+    caches:     the graph inputs that are joined to it: keys of earlier calls.
+    trailing:   whether what is rotated is the end of a head.
     unfollowed: where the way was lost, one clause; None where it leads to projections.
     """
 
-    rotations: tuple[Node, ...]
+    turns: tuple[Turn, ...]
+    caches: tuple[str, ...]
+    trailing: bool
     unfollowed: str | None
 
 
-def way_of(body: Body, name: str) -> Way:
-    """The way of a value back to the projections that make it."""
-    found: list[Node] = []
-    lost, reached = "", False
-    seen: set[str] = set()
-    waiting = [name]
-    while waiting and not lost:
-        value = waiting.pop()
-        if value in seen:
-            continue
-        if len(seen) > _LONGEST:
-            lost = f"comes from a projection more than {_LONGEST} nodes away"
-        seen.add(value)
-        node = body.producer(value)
-        if node is None:
-            lost = f"comes from {value or 'an input that is left out'}, which is no projection"
-            break
+class _Walk:
+    """One walk from a value back to projections."""
+
+    def __init__(self, constants: Constants) -> None:
+        self.constants = constants
+        self.turns: list[Turn] = []
+        self.caches: list[str] = []
+        self.trailing = False
+        self.reached = False
+
+    def go(self, start: Value) -> str:
+        """Why the walk stopped before a projection; "" where it came to one."""
+        seen: set[Value] = set()
+        waiting = [start]
+        while waiting:
+            value = waiting.pop()
+            if value in seen:
+                continue
+            if len(seen) > _LONGEST:
+                return f"comes from a projection more than {_LONGEST} nodes away"
+            seen.add(value)
+            node = value.node
+            if node is None:
+                name = value.name or "an input that is left out"
+                return f"comes from {name}, which is no projection"
+            following = self._step(value, node)
+            if following is None:
+                return f"comes through the {node.op} node {node.label}, which may rotate"
+            waiting += following
+        return "" if self.reached else f"comes from {start.name}, and no projection makes that"
+
+    def _step(self, value: Value, node: Node) -> list[Value] | None:
+        """The values to follow from here; None where the node may rotate."""
+        turn = turn_of(value, self.constants)
+        if turn is not None:
+            self.turns.append(turn)
+            return [turn.turned]
         kind = (node.domain, node.op)
-        if kind == ROTARY_EMBEDDING:
-            found.append(node)
-        if kind == ROTARY_EMBEDDING or kind in _PASSING:
-            waiting.append(node.input(0))
-        elif kind in _SUMS:
-            waiting += [term for term in node.inputs if not _is_fixed(body, term)]
-        elif kind in _SCALINGS and (scaled := _scaled(body, node)) is not None:
-            waiting.append(scaled)
-        elif kind in _QUANTIZED or (kind in _PRODUCTS and _is_fixed(body, node.input(1))):
-            reached = True
-        else:
-            lost = f"comes through the {node.op} node {node.label}, which may rotate"
-    if not (lost or reached):
-        lost = f"comes from {name}, and no projection makes that"
-    return Way(tuple(found), lost or None)
+        inputs = [resolve(value.frame, name) for name in node.inputs]
+        if len(inputs) < 2 and kind in _OF_TWO:
+            return None  # no such op takes one value: the graph is damaged
+        if kind in _PASSING:
+            return inputs[:1]
+        if kind in _SUMS:
+            return [term for term in inputs if not _is_fixed(term)]
+        if kind in _SCALINGS or kind == (STANDARD, "Sub"):
+            scaled = _scaled(node, inputs)
+            return None if scaled is None else [scaled]
+        if kind == (STANDARD, "Concat"):
+            return self._joined(node, inputs)
+        if kind in _CACHES:
+            cache, new = (inputs[i] for i in _CACHES[kind])
+            self.caches.append(cache.name)
+            return [new] if cache.is_graph_input else None
+        if kind in _QUANTIZED or (kind in _PRODUCTS and _is_fixed(inputs[1])):
+            self.reached = True
+            return []
+        return None
+
+    def _joined(self, node: Node, inputs: list[Value]) -> list[Value] | None:
+        """What a Concat joins: a key cache and new keys, or parts of a head."""
+        caches = [value for value in inputs if value.is_graph_input]
+        new = [value for value in inputs if not value.is_graph_input]
+        if len(inputs) != 2 or len(new) == 0:
+            return None
+        if caches:
+            self.caches += [cache.name for cache in caches]
+            return new
+        if node.integer("axis", 0) not in {-1, 3} or inputs[0] == inputs[1]:
+            return None
+        rotated = [turn_of(value, self.constants) is not None for value in inputs]
+        if rotated.count(True) != 1:
+            return None
+        self.trailing |= rotated[1]
+        return inputs
 
 
-def _scaled(body: Body, node: Node) -> str | None:
-    """The input that a Mul or Div scales by a constant vector or number; None where none is."""
+def way_of(value: Value, constants: Constants) -> Way:
+    """The way of a value back to the projections that make it."""
+    walk = _Walk(constants)
+    lost = walk.go(value)
+    return Way(tuple(walk.turns), tuple(walk.caches), walk.trailing, lost or None)
+
+
+def _scaled(node: Node, inputs: list[Value]) -> Value | None:
+    """The input that a Mul, Div or Sub changes by one number per token, or per entry."""
     for scaled, factor in ((0, 1), (1, 0)):
-        tensor = body.tensor(node.input(factor))
-        made = body.producer(node.input(factor))
-        if made is not None and (made.domain, made.op) == (STANDARD, "Constant"):
-            tensor = made.tensor("value")
-        # A constant with two dims may hold a value per position: a folded table.
-        if tensor is not None and sum(size != 1 for size in tensor.shape) <= 1:
-            return node.input(scaled)
+        by = inputs[factor]
+        is_factor = factor == 1 or node.op == "Mul"
+        if _is_vector(by) or (is_factor and (_is_norm(by) or _is_of_shapes(by))):
+            return inputs[scaled]
     return None
 
 
-def _is_fixed(body: Body, name: str) -> bool:
+def _is_vector(value: Value) -> bool:
+    tensor = value.tensor
+    # A constant with two dims may hold a value per position: a folded table.
+    if tensor is not None:
+        return sum(size != 1 for size in tensor.shape) <= 1
+    node = value.node
+    return node is not None and node.op == "Constant"
+
+
+def _is_norm(value: Value, depth: int = 0) -> bool:
+    """Whether a value is one number per token, made from a mean over its entries."""
+    node = value.node
+    if node is None or node.domain != STANDARD or depth > _DEEPEST:
+        return False
+    if node.op in _NORM_MEANS:
+        return bool(node.integer("keepdims", 1)) and _is_over_last(value, node)
+    if node.op not in _NORM_STEPS:
+        return False
+    terms = [resolve(value.frame, name) for name in node.inputs]
+    moving = [term for term in terms if not _is_vector(term)]
+    return len(moving) == 1 and _is_norm(moving[0], depth + 1)
+
+
+def _is_over_last(value: Value, node: Node) -> bool:
+    axes = node.integers("axes")
+    if axes is None and node.input(1):
+        tensor = resolve(value.frame, node.input(1)).tensor
+        # The graph's own record of which axes is small, and its value is not needed here:
+        # one axis, and keepdims, leave one number per token or one per entry.
+        return tensor is not None and tensor.shape in {(), (1,)}
+    return axes is not None and len(axes) == 1
+
+
+def _is_of_shapes(value: Value, depth: int = 0) -> bool:
+    """Whether a value is computed from shapes and constants alone, without counting."""
+    node = value.node
+    if value.tensor is not None or (node is not None and node.op == "Constant"):
+        return _is_vector(value)
+    if node is None or node.domain != STANDARD or depth > _DEEPEST:
+        return False
+    if node.op == "Shape":
+        return True
+    return node.op in _SHAPE_STEPS and all(
+        _is_of_shapes(resolve(value.frame, name), depth + 1) for name in node.inputs if name
+    )
+
+
+def _is_fixed(value: Value) -> bool:
     """Whether a value is a constant, the same at every position and in every run."""
     for _ in range(_LONGEST):
-        node = body.producer(name)
+        node = value.node
         if node is None:
-            return body.tensor(name) is not None
+            return value.tensor is not None
         if (node.domain, node.op) == (STANDARD, "Constant"):
             return True
-        if (node.domain, node.op) not in _PASSING or not node.input(0):
+        if (node.domain, node.op) not in _PASSING or not node.inputs or not node.input(0):
             return False
-        name = node.input(0)
+        value = resolve(value.frame, node.input(0))
     return False

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 # AttributeProto.AttributeType and TensorProto.DataLocation.
-INT, TENSOR = 2, 4
+FLOAT, INT, STRING, TENSOR, FLOATS, INTS = 1, 2, 3, 4, 6, 7
 EXTERNAL = 1
 
 # TensorProto.DataType; float and double by the names that numpy has for them.
@@ -62,8 +62,13 @@ class AttributeProto(Protocol):
 
     name: str
     type: int
+    ref_attr_name: str
+    f: float
     i: int
+    s: bytes
     t: TensorProto
+    floats: Sequence[float]
+    ints: Sequence[int]
     g: BodyProto
     graphs: Sequence[BodyProto]
 
@@ -105,3 +110,5 @@ class FunctionProto(Protocol):
     node: Sequence[NodeProto]
     input: Sequence[str]
     output: Sequence[str]
+    attribute: Sequence[str]
+    attribute_proto: Sequence[AttributeProto]

@@ -1,31 +1,46 @@
-"""Rotation: one node that rotates by two tables; and the scene that a finder looks at."""
+"""Rotation: one node that rotates, and the constants behind it; and the scene of a finder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packimport.errors import shorten
-from packimport.graph.attention import Attention
+from packimport.graph.attention import Attention, Track
+from packimport.graph.constants import Constants
+from packimport.graph.frame import Frame, Trail
 from packimport.graph.node import Node
 from packimport.graph.onnx_file import OnnxFile
-from packimport.graph.site import Hints, TensorSpan, Unread
+from packimport.graph.positions import PositionReader
+from packimport.graph.site import ByLength, Hints, TableSpans, Unread, Waves
 from packimport.graph.spans import Spans
-from packimport.graph.trace import Constant, Unfollowed, constant
+from packimport.graph.strands import StrandReader
+from packimport.graph.trace import Unfollowed
 
 _REASON_LENGTH = 400
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scene:
-    """What a finder looks at: one ONNX file and the attention layers of its main graph."""
+    """What a finder looks at: one ONNX file, its attention layers, and what reads values."""
 
     file: OnnxFile
     spans: Spans
     hints: Hints
-    attentions: tuple[Attention, ...]
+    constants: Constants
+    positions: PositionReader
+    strands: StrandReader
+    main: Frame
+    tracks: tuple[Track, ...]
 
-    def unread(self, node: Node, reason: str, layer: int | None = None) -> Unread:
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """Every attention layer of every track."""
+        return tuple(attention for track in self.tracks for attention in track)
+
+    def unread(
+        self, node: Node, reason: str, layer: int | None = None, *, own_table: bool = False
+    ) -> Unread:
         """The record that `node` may rotate and is not read."""
         return Unread(
             graph=self.file.name,
@@ -33,51 +48,71 @@ class Scene:
             op=shorten(node.op),
             reason=shorten(reason, _REASON_LENGTH),
             layer=layer,
+            own_table=own_table,
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Tables:
-    """The two tables of a node: their spans, and the names their values have on the way to it."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """The constants of a rotation for one range of lengths. The fields are those of `Site`."""
 
-    cos: TensorSpan
-    sin: TensorSpan
-    names: frozenset[str]
+    encoding: str
+    length: ByLength | None = None
+    table: TableSpans | None = None
+    waves: Waves | None = None
+
+    @property
+    def pairs(self) -> int:
+        """Pairs that it rotates."""
+        if self.waves is not None:
+            return len(self.waves.values)
+        assert self.table is not None
+        return self.table.cos.shape[-1] // (1 if self.encoding == "pairs" else 2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Rotation:
-    """One node that rotates. The fields are those of `Site`."""
+    """One node that rotates. The fields are those of `Site`; one site per part."""
 
     form: str
+    frame: Frame
     node: Node
     layers: tuple[int, ...]
-    encoding: str
+    sides: tuple[str, ...]
     interleaved: bool
+    trailing: bool = False
     rotary_dim: int
     head_dim: int | None = None
-    tables: Tables
+    mrope: tuple[int, ...] | None = None
+    parts: tuple[Part, ...]
+    trail: Trail
 
 
-def read_tables(scene: Scene, node: Node, cos: int, sin: int) -> Tables:
-    """The tables that a node takes as its inputs number `cos` and `sin`.
+def split_rows(part: Part, rows: int, limit: int) -> tuple[Part, ...]:
+    """A table of two lengths one after the other, as its two parts.
 
-    Raises Unfollowed where they are not constants [rows, pairs] of one shape and dtype.
+    rows: of the first one. limit: up to how many tokens a call reads the first one.
     """
-    found: list[tuple[Constant, TensorSpan]] = []
-    for what, index in (("cos", cos), ("sin", sin)):
-        try:
-            table = constant(scene.file.main, node.input(index))
-            found.append((table, scene.spans.table(table.tensor)))
-        except Unfollowed as error:
-            raise Unfollowed(f"its {what} table {error}") from error
-    (cos_table, cos_span), (sin_table, sin_span) = found
-    if (cos_span.dtype, cos_span.shape) != (sin_span.dtype, sin_span.shape):
-        raise Unfollowed(
-            f"its tables differ: cos is {cos_span.dtype} {list(cos_span.shape)},"
-            f" sin is {sin_span.dtype} {list(sin_span.shape)}"
-        )
-    return Tables(cos=cos_span, sin=sin_span, names=cos_table.names | sin_table.names)
+    table = part.table
+    if table is None or part.length is not None:
+        raise Unfollowed("its positions are shifted for a table that is no table of two lengths")
+    if not 0 < rows < table.stop:
+        raise Unfollowed(f"its positions are shifted by {rows}, in a table of {table.stop} rows")
+    short = replace(
+        part,
+        length=ByLength(limit=limit, long=False),
+        table=replace(table, stop=min(rows, limit)),
+    )
+    long = replace(part, length=ByLength(limit=limit, long=True), table=replace(table, start=rows))
+    return short, long
+
+
+def same_pairs(parts: tuple[Part, ...]) -> int:
+    """How many pairs all parts have. Raises Unfollowed where they differ."""
+    pairs = {part.pairs for part in parts}
+    if len(pairs) != 1:
+        raise Unfollowed(f"its tables by length have {sorted(pairs)} pairs")
+    return pairs.pop()
 
 
 def flag(node: Node, name: str) -> bool:

@@ -1,59 +1,107 @@
-"""Sharing: who else uses the bytes of a table. Rewriting them would change that as well."""
+"""Sharing: who else uses the constants of a rotation. Rewriting them would change that as well."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from packimport.graph.body import Body
-from packimport.graph.ops import GROUP_QUERY_ATTENTION, ROTARY_EMBEDDING
-from packimport.graph.rotation import Rotation, Scene
+from packimport.graph.node import Node
+from packimport.graph.ops import ATTENTIONS, ROTATING_OPS
+from packimport.graph.rotation import Part, Rotation, Scene
 from packimport.graph.site import TensorSpan, Unread
 
-# Their own records say whether they are read.
-_ROTATING = frozenset({GROUP_QUERY_ATTENTION, ROTARY_EMBEDDING})
+# A value's shape is no use of its entries.
+_HARMLESS = frozenset({"Shape", "Size"})
 
 
 def shared(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
-    """Every other use of the tables of `rotations`: one record per table and user."""
+    """Every other use of the constants of `rotations`: one record per constant and user."""
     yield from _two_roles(scene, rotations)
     yield from _other_takers(scene, rotations)
     yield from _other_tensors(scene, rotations)
 
 
 def _two_roles(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
-    cos = {_bytes(rotation.tables.cos) for rotation in rotations}
-    for rotation in rotations:
-        if _bytes(rotation.tables.sin) in cos:
-            reason = f"its sin table {rotation.tables.sin.name} is a cos table as well"
+    tables = [(r, part.table) for r in rotations for part in r.parts if part.table is not None]
+    cos = {_bytes(table.cos) for _, table in tables}
+    for rotation, table in tables:
+        if _bytes(table.sin) in cos:
+            reason = f"its sin table {table.sin.name} is a cos table as well"
             yield scene.unread(rotation.node, reason, _first(rotation))
 
 
 def _other_takers(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
-    main = scene.file.main
-    tables = {name: rotation for rotation in rotations for name in rotation.tables.names}
-    takers = main.takers(frozenset(tables))
-    rotating = {index for kind in _ROTATING for index in main.ops.get(kind, ())}
-    for name, rotation in tables.items():
-        for index in takers.get(name, ()):
-            if index in rotating:
-                continue
-            node = main.node(index)
-            # An Identity or Cast on the way to a node that rotates.
-            if not all(output in tables for output in node.outputs):
-                yield _used(scene, rotation, name, f"the {node.op} node {node.label}")
-        if name in main.outputs:
-            yield _used(scene, rotation, name, "an output of the graph")
-        for body in _nested(main):
-            if name in body.consumers or name in body.outputs:
-                yield _used(scene, rotation, name, body.scope.where)
+    known = {node for rotation in rotations for node in rotation.trail.nodes}
+    values: dict[Body, dict[str, Rotation]] = {}
+    for rotation in rotations:
+        for body, name in rotation.trail.values:
+            values.setdefault(body, {}).setdefault(name, rotation)
+    for body, names in values.items():
+        takers = body.takers(frozenset(names))
+        for name, rotation in names.items():
+            for index in takers.get(name, ()):
+                node = body.node(index)
+                is_known = (body, index) in known
+                if is_known and _goes_on_unseen(scene, node, name, values):
+                    yield _used(scene, rotation, name, f"an input of the call {node.label}")
+                elif not (is_known or _is_harmless(node)):
+                    yield _used(scene, rotation, name, f"the {node.op} node {node.label}")
+            if body is scene.file.main and name in body.outputs:
+                yield _used(scene, rotation, name, "an output of the graph")
+        yield from _captured(scene, body, names, known)
+
+
+def _goes_on_unseen(
+    scene: Scene, node: Node, name: str, values: Mapping[Body, Mapping[str, Rotation]]
+) -> bool:
+    """Whether a call hands a value to a function under a name that no trace has passed."""
+    body = scene.file.callable.get((node.domain, node.op))
+    if body is None:
+        return False
+    formal = {
+        formal for formal, actual in zip(body.inputs, node.inputs, strict=False) if actual == name
+    }
+    return bool(body.takers(frozenset(formal - set(values.get(body, {})))))
+
+
+def _captured(
+    scene: Scene, body: Body, names: Mapping[str, Rotation], known: set[tuple[Body, int]]
+) -> Iterator[Unread]:
+    """The uses in graphs nested in `body`, which see its names."""
+    for child in _nested(body):
+        takers = child.takers(frozenset(names))
+        for name, rotation in names.items():
+            strangers = [i for i in takers.get(name, ()) if (child, i) not in known]
+            handed = name in child.outputs and not _is_branch_of(child, known)
+            if strangers or handed:
+                yield _used(scene, rotation, name, child.scope.where)
+
+
+def _is_branch_of(child: Body, known: set[tuple[Body, int]]) -> bool:
+    """Whether a nested graph is a branch of an If that was followed."""
+    return any(child in body.held.get(index, {}).values() for body, index in known)
+
+
+def _is_harmless(node: Node) -> bool:
+    # Nodes that rotate have records of their own, which say whether they are read.
+    kind = (node.domain, node.op)
+    return node.op in _HARMLESS or kind in ROTATING_OPS or kind in ATTENTIONS
+
+
+def _spans(part: Part) -> tuple[TensorSpan, ...]:
+    if part.table is not None:
+        return part.table.cos, part.table.sin
+    assert part.waves is not None
+    return (*(() if part.waves.span is None else (part.waves.span,)), *part.waves.factors)
 
 
 def _other_tensors(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
-    """Every table that shares bytes with a tensor, or some bytes with another table."""
+    """Every constant that shares bytes with a tensor, or some bytes with another constant."""
     tables = {
         (span.name, _bytes(span)): rotation
         for rotation in rotations
-        for span in (rotation.tables.cos, rotation.tables.sin)
+        for part in rotation.parts
+        for span in _spans(part)
     }
     by_place = sorted({*tables, *scene.spans.externals()}, key=lambda item: item[1])
     # In this order a tensor overlaps one before it exactly if it overlaps the one that

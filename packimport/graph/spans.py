@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
 from packimport.errors import GraphError
 from packimport.graph.node import Tensor
 from packimport.graph.onnx_file import OnnxFile
@@ -14,8 +18,25 @@ from packimport.graph.wire import FLOAT_DATA, RAW_DATA, Path
 
 # Bytes of an entry, for the dtypes that a table may have.
 ITEM_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+# What is computed with, little-endian as ONNX stores raw values.
+_ARRAYS: Mapping[str, np.dtype[np.generic]] = {
+    **{
+        name: np.dtype(f"<{code}")
+        for name, code in (
+            ("float32", "f4"),
+            ("float64", "f8"),
+            ("float16", "f2"),
+            ("int64", "i8"),
+            ("int32", "i4"),
+        )
+    },
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
 # Digits of the largest offset that a file may have.
 _DIGITS = 19
+# A table is read into memory. The longest contexts known, of ten million positions, have
+# tables of 1.3 GB.
+MAX_TABLE = 2**31
 # Files that a patch of "their" bytes would break.
 _NO_DATA = (".onnx", ".json", ".yaml", ".txt")
 
@@ -28,12 +49,41 @@ class Spans:
         self._files: dict[str, tuple[str, int]] = {}
         self._tables: dict[Path, TensorSpan] = {}
 
-    def table(self, tensor: Tensor) -> TensorSpan:
+    def table(self, tensor: Tensor, *, flat: bool = True) -> TensorSpan:
         """The span of a table [rows, pairs].
+
+        flat: whether it has those two dims; else all dims but the last are rows.
 
         Raises Unfollowed where the tensor can't be a table that can be rewritten
         in place, GraphError where its span contradicts its dims or its file.
         """
+        if (flat and len(tensor.shape) != 2) or len(tensor.shape) < 2 or 0 in tensor.shape:
+            raise Unfollowed(f"has shape {list(tensor.shape)}; a table has [rows, pairs]")
+        return self._known(tensor)
+
+    def frequencies(self, tensor: Tensor) -> TensorSpan | None:
+        """The span of a small float constant of any shape; None where it can't be rewritten."""
+        try:
+            return self._known(tensor)
+        except Unfollowed:
+            return None
+
+    def external_array(self, tensor: Tensor) -> NDArray[np.generic] | None:
+        """The values of a tensor with external data; None where they are inline.
+
+        Raises as `external` does, and GraphError where there are too few bytes.
+        """
+        dtype = _ARRAYS.get(tensor.dtype)
+        if tensor.external is None or dtype is None:
+            return None
+        length = math.prod(tensor.shape) * dtype.itemsize
+        found = self.external(tensor, length)
+        if found is None or found[2] != length:
+            raise GraphError("the values are not as many as the dims say", place=tensor.name)
+        data = self._file.container.span(*found)
+        return np.frombuffer(data, dtype).reshape(tensor.shape)
+
+    def _known(self, tensor: Tensor) -> TensorSpan:
         if tensor.path not in self._tables:
             self._tables[tensor.path] = self._table(tensor)
         return self._tables[tensor.path]
@@ -41,8 +91,6 @@ class Spans:
     def _table(self, tensor: Tensor) -> TensorSpan:
         if tensor.dtype not in ITEM_BYTES:
             raise Unfollowed(f"has dtype {tensor.dtype}; a table has {', '.join(ITEM_BYTES)}")
-        if len(tensor.shape) != 2 or 0 in tensor.shape:
-            raise Unfollowed(f"has shape {list(tensor.shape)}; a table has [rows, pairs]")
         length = math.prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
         name, offset, found = self.external(tensor, length) or self._inline(tensor)
         if found != length:
@@ -52,6 +100,8 @@ class Spans:
                 found=f"{found} bytes",
                 allowed=f"{length} bytes for {tensor.dtype} {list(tensor.shape)}",
             )
+        if length > MAX_TABLE:
+            raise Unfollowed(f"has shape {list(tensor.shape)}, larger than any table")
         return TensorSpan(
             name=tensor.name,
             dtype=tensor.dtype,

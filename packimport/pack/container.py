@@ -7,7 +7,6 @@ refused.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import NoReturn
 
 from packimport.errors import ContainerError
 from packimport.pack.faults import faults
+from packimport.pack.journal import refuse_unfinished
 from packimport.pack.listing import Entry, Listing, scan, stamp_of
 from packimport.pack.names import folded, location_refusal
 from packimport.pack.refusals import not_a_folder, refuse_no_pack
@@ -26,13 +26,15 @@ FOLDER = "folder"
 SNAPSHOT = "hub snapshot"
 
 # O_NONBLOCK: a FIFO put in place of a file must not make us wait.
-_READ_FLAGS = (
+READ_FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
 )
+# Linux reads no more than 2 GiB at once.
+_READ_CHUNK = 1 << 30
 _LFS_POINTER = b"version https://git-lfs"
 _LFS_POINTER_SIZE = 1024
 
@@ -89,15 +91,18 @@ class Container:
     def open(self, name: str) -> Iterator[int]:
         """A descriptor of a file, for reading, closed at the end of the block.
 
-        Raises ContainerError where the file is missing or not the one that was listed.
+        Raises ContainerError where the file is missing or not the one that was listed,
+        and at the end of the block where it changed meanwhile.
         """
         entry = self._entry(name)
         with faults(name):
-            descriptor = os.open(entry.path, _READ_FLAGS)
+            descriptor = os.open(entry.path, READ_FLAGS)
         try:
             if stamp_of(os.fstat(descriptor)) != entry.stamp:
                 raise changed_error((name,))
             yield descriptor
+            if stamp_of(os.fstat(descriptor)) != entry.stamp:
+                raise changed_error((name,))
         finally:
             os.close(descriptor)
 
@@ -111,14 +116,7 @@ class Container:
             raise ContainerError(
                 "the file is too large", place=name, found=f"{size} bytes", allowed=f"{limit} bytes"
             )
-        with (
-            self.open(name) as descriptor,
-            faults(name),
-            open(descriptor, "rb", closefd=False) as file,
-        ):
-            data = file.read(size)
-        if len(data) != size:
-            raise changed_error((name,))
+        data = bytes(self._read(name, 0, size))
         if size <= _LFS_POINTER_SIZE and data.startswith(_LFS_POINTER):
             raise ContainerError(
                 "a pointer of Git LFS stands in place of the file",
@@ -127,11 +125,12 @@ class Container:
             )
         return data
 
-    def map(self, name: str, offset: int, length: int) -> memoryview:
-        """The bytes of a span, read-only, mapped and not loaded.
+    def span(self, name: str, offset: int, length: int) -> memoryview:
+        """The bytes of a span, read-only, read into memory.
 
-        Only the pages of the span are mapped. Raises ContainerError where the
-        span is not wholly inside the file, and as `read_bytes` does.
+        Not mapped: where a mapped file is cut short, the next look at it ends the
+        process. Raises ContainerError where the span is not wholly inside the file,
+        and as `read_bytes` does.
         """
         self.resolve(name)
         size = self.size(name)
@@ -143,14 +142,22 @@ class Container:
                 allowed=f"0 to {size}",
                 fix="The file is cut short or belongs to another graph: get the pack again.",
             )
-        if length == 0:
-            return memoryview(b"")
-        skipped = offset % mmap.ALLOCATIONGRANULARITY
-        with self.open(name) as descriptor, faults(name):
-            mapped = mmap.mmap(
-                descriptor, skipped + length, access=mmap.ACCESS_READ, offset=offset - skipped
-            )
-        return memoryview(mapped)[skipped:]
+        return memoryview(self._read(name, offset, length)).toreadonly()
+
+    def _read(self, name: str, offset: int, length: int) -> bytearray:
+        data = bytearray(length)
+        rest = memoryview(data)
+        with (
+            self.open(name) as descriptor,
+            faults(name),
+            open(descriptor, "rb", buffering=0, closefd=False) as file,
+        ):
+            file.seek(offset)
+            while rest and (count := file.readinto(rest[:_READ_CHUNK])):
+                rest = rest[count:]
+        if rest:
+            raise changed_error((name,))
+        return data
 
     def safe_name(self, location: str, base: str) -> str:
         """The file that `location` means, where it stands in the file `base`.
@@ -203,12 +210,13 @@ def changed_error(names: tuple[str, ...]) -> ContainerError:
     )
 
 
-def open_container(path: str | os.PathLike[str]) -> Container:
+def open_container(path: str | os.PathLike[str], *, unfinished: bool = False) -> Container:
     """The pack in the folder `path`, listed and not read.
 
     A snapshot of a hub cache, `snapshots/REV/`, may link into the cache's `blobs/`.
     Raises ContainerError where the folder is missing, is a file, holds no pack,
-    or holds what `listing.scan` refuses.
+    or holds what `listing.scan` refuses; and, unless `unfinished`, where a patch in
+    place did not end.
     """
     given = Path(path)
     with faults(str(given)):
@@ -220,6 +228,8 @@ def open_container(path: str | os.PathLike[str]) -> Container:
             ) from None
         if not root.is_dir():
             raise not_a_folder(given)
+    if not unfinished:
+        refuse_unfinished(root)
     is_snapshot = root.parent.name == "snapshots" and (root.parent.parent / "blobs").is_dir()
     form = SNAPSHOT if is_snapshot else FOLDER
     listing = _listed(root, form)

@@ -16,8 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from packimport.errors import ContainerError
+from packimport.pack.additions import Addition, Replacement, data_of
 from packimport.pack.container import Container, changed_error
 from packimport.pack.digests import CHUNK, sha256_of
+from packimport.pack.durable import write_all
 from packimport.pack.edits import Edit
 from packimport.pack.faults import faults
 from packimport.pack.manifest import FileRecord
@@ -59,26 +61,38 @@ class _Watermark:
 
 
 def copy_file(
-    container: Container, name: str, target: Path, edits: Sequence[Edit], progress: Progress
+    container: Container,
+    name: str,
+    target: Path,
+    edits: Sequence[Edit],
+    progress: Progress,
+    *,
+    additions: Sequence[Addition] = (),
 ) -> FileRecord:
     """A new file `target`: `name` with `edits` applied, on the disk, and its record.
 
-    edits: sorted, without overlaps, inside the file. Raises ContainerError where
-    the bytes to be replaced are not those of the edit, where the file changed,
-    and where the disk refuses.
+    edits:     sorted, without overlaps, inside the file.
+    additions: sorted, without overlaps, behind its end; zeros fill the gaps.
+
+    Raises ContainerError where the bytes to be replaced are not those of the edit,
+    where the file changed, and where the disk refuses.
     """
     size = container.size(name)
+    whole = additions[-1].end if additions else size
     mark = _Watermark()
 
     def fill() -> None:
         try:
             with container.open(name) as source, _new_file(name, target) as copy:
                 _fill(copy, _copied(source, copy, size, name), edits, mark, progress)
+                _append(copy, additions)
+                os.fsync(copy)
+                mark.advance(whole)
         except BaseException as failure:
             mark.fail(failure)
 
     thread = threading.Thread(target=fill)
-    if size > CHUNK:
+    if whole > CHUNK:
         thread.start()
     else:
         # A thread would cost more than it saves.
@@ -86,7 +100,7 @@ def copy_file(
     try:
         mark.wait(-1)
         with faults(name), target.open("rb", buffering=0) as file:
-            digest = sha256_of(file.fileno(), size, name, mark.wait, progress)
+            digest = sha256_of(file.fileno(), whole, name, mark.wait, progress)
     except BaseException:
         progress.stop()
         raise
@@ -94,13 +108,43 @@ def copy_file(
         if thread.is_alive():
             thread.join()
     mark.check()
-    return FileRecord(name=name, size=size, sha256=digest)
+    return FileRecord(name=name, size=whole, sha256=digest)
+
+
+def replace_file(
+    container: Container, replacement: Replacement, target: Path, progress: Progress
+) -> FileRecord:
+    """A new file `target` made of the pieces of `replacement`, on the disk, and its record.
+
+    Raises ContainerError where the file it replaces is another than it was made for,
+    and where the disk refuses.
+    """
+    name = replacement.file
+    size = container.size(name)
+    with container.open(name) as source, faults(name):
+        old = sha256_of(source, size, name, lambda _: size, progress)
+    if old != replacement.old_sha256:
+        raise ContainerError(
+            "the file to be replaced is not the one that was checked",
+            place=name,
+            found=f"sha256 {old}",
+            allowed=f"sha256 {replacement.old_sha256}",
+            fix="The file changed: check the pack again.",
+        )
+    digest = hashlib.sha256()
+    with _new_file(name, target) as descriptor:
+        for part in map(data_of, replacement.pieces):
+            digest.update(part)
+            write_all(descriptor, part)
+            progress.add(len(part))
+        os.fsync(descriptor)
+    return FileRecord(name=name, size=replacement.size, sha256=digest.hexdigest())
 
 
 def write_file(name: str, target: Path, data: bytes) -> FileRecord:
     """A new file `target` with `data`, on the disk, and its record."""
     with _new_file(name, target) as descriptor:
-        _write_all(descriptor, data)
+        write_all(descriptor, data)
         os.fsync(descriptor)
     return FileRecord(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
@@ -126,7 +170,13 @@ def _fill(
             _apply(copy, pending.pop())
         os.lseek(copy, end, os.SEEK_SET)
         mark.advance(min(end, pending[-1].offset) if pending else end)
-    os.fsync(copy)
+
+
+def _append(copy: int, additions: Sequence[Addition]) -> None:
+    """Write each addition at its offset; the disk reads what lies between as zeros."""
+    for addition in additions:
+        os.lseek(copy, addition.offset, os.SEEK_SET)
+        write_all(copy, addition.new)
 
 
 def _apply(copy: int, edit: Edit) -> None:
@@ -146,13 +196,7 @@ def _apply(copy: int, edit: Edit) -> None:
             fix="The file changed: check the pack again.",
         )
     os.lseek(copy, edit.offset, os.SEEK_SET)
-    _write_all(copy, edit.new)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    write_all(copy, edit.new)
 
 
 def _copied(source: int, copy: int, size: int, name: str) -> Iterator[int]:
@@ -203,5 +247,5 @@ def _by_sendfile(source: int, copy: int, count: int) -> int:
 
 def _by_buffer(source: int, copy: int, count: int) -> int:
     data = os.read(source, min(count, CHUNK))
-    _write_all(copy, data)
+    write_all(copy, data)
     return len(data)

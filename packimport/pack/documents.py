@@ -7,6 +7,8 @@ configs; `validate` (module `schemas`) is for the files of packimport itself.
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,8 @@ __all__ = [
 
 # A config is a few kilobytes; a tokenizer, the largest JSON of a pack, some ten megabytes.
 MAX_BYTES = 64 * 2**20
+_BINARY = getattr(os, "O_BINARY", 0)
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 
 
 def load_json(path: Path, file: str | None = None, limit: int = MAX_BYTES) -> object:
@@ -101,8 +105,15 @@ def _check_unique(root: yaml.Node, name: str) -> None:
 
 def _bytes(path: Path, name: str, limit: int) -> bytes:
     try:
-        with path.open("rb") as stream:
-            data = stream.read(limit + 1)
+        # A FIFO must not make us wait for somebody who writes into it.
+        descriptor = os.open(path, os.O_RDONLY | _BINARY | _NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DocumentError("not a file", place=name, allowed="a regular file")
+            with open(descriptor, "rb", closefd=False) as stream:
+                data = stream.read(limit + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise DocumentError(f"can't be read: {error.strerror or error}", place=name) from None
     if len(data) > limit:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from packimport.errors import ContainerError
 from packimport.pack.faults import faults
+from packimport.pack.journal import FOLDER
+from packimport.pack.lock import LOCK_FILE
 from packimport.pack.names import collision, refusal, unportable
 
 # Real packs hold up to a few thousand files. The limits bound the work that a
@@ -71,10 +73,12 @@ def scan(root: Path, areas: tuple[Path, ...]) -> Listing:
     root:  a real path: no link in it.
     areas: the real paths that links may lead into.
 
-    A `.git` at the top is left out: it is no part of a pack, and holds every
-    large file a second time. Raises ContainerError for a link that leaves
-    `areas`, leads nowhere or loops, for what is neither file nor folder, for
-    names that `names.refusal` refuses, and beyond MAX_FILES and MAX_DEPTH.
+    Two things at the top are no part of a pack and left out: the journals of patches
+    in place, and a `.git`, which holds every large file a second time.
+
+    Raises ContainerError for a link that leaves `areas`, leads nowhere or
+    loops, for what is neither file nor folder, for names that `names.refusal`
+    refuses, and beyond MAX_FILES and MAX_DEPTH.
     """
     listing = Listing()
     todo: list[tuple[str, tuple[Path, ...]]] = [("", (root,))]
@@ -82,6 +86,8 @@ def scan(root: Path, areas: tuple[Path, ...]) -> Listing:
         prefix, way = todo.pop()
         for part in _parts(way[-1], prefix):
             name = prefix + part
+            if name in (FOLDER, LOCK_FILE):
+                continue
             if name == ".git":
                 listing.notes.append(".git is no part of the pack and is left out")
                 continue

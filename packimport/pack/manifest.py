@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
+from packimport.pack.additions import Addition, Change, Replacement, of_kind
 from packimport.pack.container import Container
-from packimport.pack.digests import sha256_of_files
 from packimport.pack.documents import Document, read_json
 from packimport.pack.edits import Edit, merged
-from packimport.pack.progress import OnProgress
 
 MANIFEST = "packimport.json"
-SCHEMA_VERSION = 1
+# 1 had no additions, replacements, graph changes and undo, and hashed every file.
+SCHEMA_VERSION = 2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 # A record of a file takes about 200 bytes; this is room for far more files
@@ -23,11 +23,14 @@ _LIMIT = 64 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileRecord:
-    """One file: its name in the container, its bytes, their sha256 as lower-case hex."""
+    """One file: its name in the container, its bytes, their sha256 as lower-case hex.
+
+    sha256: None for a file that a patch in place changed or did not read.
+    """
 
     name: str
     size: int
-    sha256: str
+    sha256: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +46,38 @@ class EditRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AdditionRecord:
+    """One span added behind the end of a file of `old_size` bytes: where, what and why."""
+
+    file: str
+    old_size: int
+    offset: int
+    length: int
+    sha256: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplacementRecord:
+    """One file made anew: what it was; `files` has what it is."""
+
+    file: str
+    old_size: int
+    old_sha256: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphChangeRecord:
+    """One change of a graph: where (a node or tensor of `graph`), what, why."""
+
+    graph: str
+    where: str
+    change: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """What `packimport.json` says.
 
@@ -51,6 +86,11 @@ class Manifest:
     source:           what was patched, a JSON object; it has "path" and "format".
     files:            every file but `packimport.json`, sorted by name.
     edits:            every replaced span, sorted by file and offset.
+    additions:        every span added behind the end of a file, sorted likewise.
+    replacements:     every file made anew, sorted by name.
+    graph_changes:    what else than table bytes was changed in graphs.
+    undo:             the journal that takes a patch in place back; None where the
+                      container was written anew.
     semantics:        what the model is, a JSON object, or None where nothing says.
     declaration:      the RoPE block that counts, a JSON object with "file", "origin"
                       and "config", or None.
@@ -63,6 +103,10 @@ class Manifest:
     edits: tuple[EditRecord, ...]
     semantics: Mapping[str, object] | None
     declaration: Mapping[str, object] | None
+    additions: tuple[AdditionRecord, ...] = ()
+    replacements: tuple[ReplacementRecord, ...] = ()
+    graph_changes: tuple[GraphChangeRecord, ...] = ()
+    undo: str | None = None
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object, in the order in which it is written."""
@@ -74,26 +118,46 @@ class Manifest:
             "declaration": None if self.declaration is None else dict(self.declaration),
             "semantics": None if self.semantics is None else dict(self.semantics),
             "edits": [asdict(edit) for edit in self.edits],
+            "additions": [asdict(addition) for addition in self.additions],
+            "replacements": [asdict(replacement) for replacement in self.replacements],
+            "graph_changes": [asdict(change) for change in self.graph_changes],
+            "undo": self.undo,
             "files": [asdict(file) for file in self.files],
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verification:
-    """How the files of a container differ from its manifest; names, sorted."""
+def addition_records(changes: Iterable[Change]) -> tuple[AdditionRecord, ...]:
+    """The additions among `changes` as the manifest keeps them, in order."""
+    return tuple(
+        AdditionRecord(
+            file=addition.file,
+            old_size=addition.old_size,
+            offset=addition.offset,
+            length=len(addition.new),
+            sha256=addition.new_sha256,
+            reason=addition.reason,
+        )
+        for addition in sorted(
+            of_kind(changes, Addition), key=lambda addition: (addition.file, addition.offset)
+        )
+    )
 
-    extra: tuple[str, ...]
-    missing: tuple[str, ...]
-    changed: tuple[str, ...]
 
-    @property
-    def ok(self) -> bool:
-        """Whether nothing differs."""
-        return not (self.extra or self.missing or self.changed)
+def replacement_records(changes: Iterable[Change]) -> tuple[ReplacementRecord, ...]:
+    """The replacements among `changes` as the manifest keeps them, in order."""
+    return tuple(
+        ReplacementRecord(
+            file=replacement.file,
+            old_size=replacement.old_size,
+            old_sha256=replacement.old_sha256,
+            reason=replacement.reason,
+        )
+        for replacement in sorted(of_kind(changes, Replacement), key=lambda item: item.file)
+    )
 
 
-def edit_records(edits: Iterable[Edit]) -> tuple[EditRecord, ...]:
-    """The edits as the manifest keeps them: without their bytes, merged and in order."""
+def edit_records(edits: Iterable[Change]) -> tuple[EditRecord, ...]:
+    """The edits among `edits` as the manifest keeps them: without their bytes, in order."""
     return tuple(
         EditRecord(
             file=edit.file,
@@ -103,7 +167,7 @@ def edit_records(edits: Iterable[Edit]) -> tuple[EditRecord, ...]:
             new_sha256=edit.new_sha256,
             reason=edit.reason,
         )
-        for edit in merged(edits)
+        for edit in merged(of_kind(edits, Edit))
     )
 
 
@@ -120,26 +184,6 @@ def read_manifest(container: Container) -> Manifest | None:
     )
 
 
-def verify(
-    container: Container, manifest: Manifest, on_progress: OnProgress | None = None
-) -> Verification:
-    """The files of `container` held against `manifest`; files of equal size are hashed."""
-    recorded = {file.name: file for file in manifest.files}
-    found = set(container.files) - {MANIFEST}
-    same_size = [
-        name
-        for name in sorted(found & recorded.keys())
-        if container.size(name) == recorded[name].size
-    ]
-    digests = sha256_of_files(container, same_size, on_progress)
-    good = {name for name, digest in digests.items() if digest == recorded[name].sha256}
-    return Verification(
-        extra=tuple(sorted(found - recorded.keys())),
-        missing=tuple(sorted(recorded.keys() - found)),
-        changed=tuple(sorted((found & recorded.keys()) - good)),
-    )
-
-
 def _manifest(document: Document) -> Manifest:
     version = document.require("schema_version").integer(1)
     if version > SCHEMA_VERSION:
@@ -153,7 +197,7 @@ def _manifest(document: Document) -> Manifest:
     files = tuple(_file_record(item) for item in document.require("files").items())
     if len({file.name for file in files}) != len(files):
         raise document.require("files").error("a file is named twice", allowed="each file once")
-    return Manifest(
+    manifest = Manifest(
         tool_version=tool.require("version").text(),
         container_format=document.require("container").require("format").text(),
         source=_object(document.require("source")),
@@ -162,13 +206,26 @@ def _manifest(document: Document) -> Manifest:
         semantics=_object_or_none(document, "semantics"),
         declaration=_object_or_none(document, "declaration"),
     )
+    if version == 1:
+        return manifest
+    document.require("undo")
+    undo = document.get("undo")
+    return replace(
+        manifest,
+        additions=tuple(map(_addition_record, document.require("additions").items())),
+        replacements=tuple(map(_replacement_record, document.require("replacements").items())),
+        graph_changes=tuple(map(_graph_change_record, document.require("graph_changes").items())),
+        undo=None if undo is None else undo.text(),
+    )
 
 
 def _file_record(document: Document) -> FileRecord:
+    document.require("sha256")
+    sha256 = document.get("sha256")
     return FileRecord(
         name=document.require("name").text(),
         size=document.require("size").integer(0),
-        sha256=_digest(document.require("sha256")),
+        sha256=None if sha256 is None else _digest(sha256),
     )
 
 
@@ -179,6 +236,35 @@ def _edit_record(document: Document) -> EditRecord:
         length=document.require("length").integer(1),
         old_sha256=_digest(document.require("old_sha256")),
         new_sha256=_digest(document.require("new_sha256")),
+        reason=document.require("reason").text(),
+    )
+
+
+def _addition_record(document: Document) -> AdditionRecord:
+    return AdditionRecord(
+        file=document.require("file").text(),
+        old_size=document.require("old_size").integer(0),
+        offset=document.require("offset").integer(0),
+        length=document.require("length").integer(1),
+        sha256=_digest(document.require("sha256")),
+        reason=document.require("reason").text(),
+    )
+
+
+def _replacement_record(document: Document) -> ReplacementRecord:
+    return ReplacementRecord(
+        file=document.require("file").text(),
+        old_size=document.require("old_size").integer(0),
+        old_sha256=_digest(document.require("old_sha256")),
+        reason=document.require("reason").text(),
+    )
+
+
+def _graph_change_record(document: Document) -> GraphChangeRecord:
+    return GraphChangeRecord(
+        graph=document.require("graph").text(),
+        where=document.require("where").text(),
+        change=document.require("change").text(),
         reason=document.require("reason").text(),
     )
 

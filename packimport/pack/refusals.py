@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from packimport.errors import ContainerError
 from packimport.pack.listing import Listing
 
+# What `archive.archive_format` does not know, or knows and this command does not unpack.
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".zst", ".tzst", ".xz", ".bz2", ".7z", ".rar")
 
 
@@ -14,7 +15,10 @@ def not_a_folder(given: Path) -> ContainerError:
     """The error for a file that was given in place of a pack's folder."""
     if given.name.lower().endswith(_ARCHIVES):
         return ContainerError(
-            "archives are not supported yet", place=str(given), fix="Unpack it first."
+            "an archive that is not unpacked here",
+            place=str(given),
+            allowed="check, show and patch -o OUT of a .zip, .tar, .tar.gz or .tar.zst",
+            fix="Unpack it, and pass the folder.",
         )
     fix = f"Pass the folder that holds it: {given.parent}"
     return ContainerError("a pack is a folder, and this is a file", place=str(given), fix=fix)

@@ -12,6 +12,9 @@ from packimport.errors import DocumentError
 
 MAX_DEPTH = 64
 MAX_NUMBER_LENGTH = 64
+# The manifest of a folder of 100 000 files has about half as many. An empty list is two
+# bytes in a file and 64 in memory.
+MAX_VALUES = 1_000_000
 
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 
@@ -22,8 +25,8 @@ def read_json(source: str | bytes, file: str) -> object:
     Raises DocumentError, with line and column or with a JSON pointer, for:
     anything but UTF-8, a byte order mark, malformed JSON, a key that stands
     twice in one object, NaN and Infinity, a number that float64 can't hold or
-    that is longer than 64 characters, more than 64 levels of nesting, and half
-    of a surrogate pair.
+    that is longer than 64 characters, more than 64 levels of nesting, more than a
+    million values, and half of a surrogate pair.
     """
     text = _decoded(source, file) if isinstance(source, bytes) else source
     if text.startswith("\ufeff"):
@@ -33,6 +36,7 @@ def read_json(source: str | bytes, file: str) -> object:
             allowed="UTF-8 without a byte order mark",
             fix="Save the file as UTF-8 without one.",
         )
+    _check_count(text, file)
     _check_depth(text, file)
     reader = _Reader()
     try:
@@ -95,6 +99,15 @@ def _check_depth(text: str, file: str) -> None:
             raise DocumentError(
                 "nested too deep", place=f"{file}:{line}:{column}", allowed=f"{MAX_DEPTH} levels"
             )
+
+
+def _check_count(text: str, file: str) -> None:
+    # Commas and brackets in strings count as well: that many is no config either way.
+    count = text.count(",") + text.count("[") + text.count("{")
+    if count > MAX_VALUES:
+        raise DocumentError(
+            "too many values", place=file, found=f"up to {count}", allowed=f"{MAX_VALUES}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

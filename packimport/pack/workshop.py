@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from packimport.pack.lock import HELD, take
+
 PREFIX = ".packimport-"
 _LOCK = "lock"
 _PACK = "pack"
-
-# What `_take` raises where another process has the lock: flock, and locking on Windows.
-_HELD = (BlockingIOError, PermissionError)
 
 
 @contextmanager
@@ -60,8 +59,8 @@ def _create(parent: Path) -> tuple[Path, int]:
 
 def _is_owner(folder: Path, lock: int) -> bool:
     try:
-        _take(lock)
-    except _HELD:
+        take(lock)
+    except HELD:
         return False
     except OSError:
         # This disk knows no locks: nobody else can take this one, either.
@@ -70,18 +69,6 @@ def _is_owner(folder: Path, lock: int) -> bool:
         return sys.platform == "win32" or os.path.samestat((folder / _LOCK).stat(), os.fstat(lock))
     except FileNotFoundError:
         return False
-
-
-def _take(lock: int) -> None:
-    """Lock an open file without waiting. Raises OSError where that can't be done."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(lock, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove_leftovers(parent: Path) -> None:
@@ -112,7 +99,7 @@ def _remove_leftover(folder: Path) -> None:
         folder.rmdir()
         return
     try:
-        _take(lock)
+        take(lock)
     except OSError:
         os.close(lock)
         raise

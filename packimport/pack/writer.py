@@ -10,13 +10,21 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from packimport.errors import ContainerError
+from packimport.pack.additions import (
+    Addition,
+    Change,
+    Replacement,
+    additions_by_file,
+    of_kind,
+    replacements_by_file,
+)
 from packimport.pack.container import SNAPSHOT, Container, changed_error
-from packimport.pack.copying import copy_file, write_file
+from packimport.pack.copying import copy_file, replace_file, write_file
 from packimport.pack.documents import json_text
+from packimport.pack.durable import sync_folder
 from packimport.pack.edits import Edit, by_file
 from packimport.pack.faults import faults
 from packimport.pack.manifest import MANIFEST, FileRecord, Manifest
@@ -36,7 +44,7 @@ MakeManifest = Callable[[tuple[FileRecord, ...]], Manifest]
 def write_container(
     container: Container,
     out: str | os.PathLike[str],
-    edits: Iterable[Edit],
+    edits: Iterable[Change],
     extra_files: Mapping[str, bytes],
     make_manifest: MakeManifest,
     *,
@@ -45,7 +53,8 @@ def write_container(
 ) -> Manifest:
     """A new folder `out`: the files of `container`, edited, and its manifest.
 
-    Only the bytes of `edits` differ. Every file is a real file with one link;
+    Only what `edits` name differs: spans replaced in place, spans added behind the end
+    of a file, and files replaced whole. Every file is a real file with one link;
     times and permission bits are kept; a `packimport.json` of the source is
     replaced. Nothing is written into `container`.
 
@@ -58,21 +67,34 @@ def write_container(
 
     Raises ContainerError, and leaves no `out`, where `out` exists, lies inside
     the container or has no parent folder; for edits that overlap, lie outside
-    their file or were made for other bytes; where a file changed since the
-    container was opened; and where the disk is full or refuses.
+    their file or were made for other bytes; for a file that is changed in two ways;
+    where a file changed since the container was opened; and where the disk is full or
+    refuses.
     """
     target = Path(out)
     kept = {name: container.size(name) for name in container.files if name != MANIFEST}
-    groups = by_file(edits, kept)
-    _refuse_extra(container, extra_files)
-    _refuse_out(container, target)
+    changes = tuple(edits)
+    groups = by_file(of_kind(changes, Edit), kept)
+    grown = additions_by_file(of_kind(changes, Addition), kept)
+    remade = replacements_by_file(of_kind(changes, Replacement), kept, {*groups, *grown})
+    refuse_extra(container, extra_files)
+    refuse_out(container, target)
     _refuse_changed(container)
     with faults(str(target)), workshop(target.parent) as pack:
         folders = _make_folders(pack, container, extra_files)
-        progress = Progress(sum(kept.values()))
+        progress = Progress(
+            sum(kept.values())
+            + sum(added[-1].end - added[-1].old_size for added in grown.values())
+            + sum(new.size for new in remade.values())
+        )
 
         def copy(name: str) -> FileRecord:
-            return copy_file(container, name, pack / name, groups.get(name, ()), progress)
+            if name in remade:
+                return replace_file(container, remade[name], pack / name, progress)
+            edits = groups.get(name, ())
+            return copy_file(
+                container, name, pack / name, edits, progress, additions=grown.get(name, ())
+            )
 
         # The largest first, so that no thread is left alone with it at the end.
         order = sorted(kept, key=container.size, reverse=True)
@@ -84,14 +106,15 @@ def write_container(
         _keep_modes(container, pack, kept)
         _refuse_changed(container)
         for folder in reversed(folders):
-            _sync_folder(folder)
+            sync_folder(folder)
         if inspect is not None:
             inspect(pack)
         _publish(pack, target)
     return manifest
 
 
-def _refuse_extra(container: Container, extra_files: Mapping[str, bytes]) -> None:
+def refuse_extra(container: Container, extra_files: Mapping[str, bytes]) -> None:
+    """Raise ContainerError where a file to be added has no fit name, or one that is taken."""
     taken = {folded(name) for name in (*container.files, *container.folders, MANIFEST)}
     for name in extra_files:
         why = location_refusal(name)
@@ -101,7 +124,8 @@ def _refuse_extra(container: Container, extra_files: Mapping[str, bytes]) -> Non
             raise ContainerError(f"the name of a file to be added {why}", place=name)
 
 
-def _refuse_out(container: Container, out: Path) -> None:
+def refuse_out(container: Container, out: Path) -> None:
+    """Raise ContainerError where `out` exists, lies in the container or has no parent folder."""
     place = str(out)
     if os.path.lexists(out):
         raise ContainerError(
@@ -151,19 +175,6 @@ def _keep_modes(container: Container, pack: Path, names: Iterable[str]) -> None:
         path.chmod(stat.S_IMODE(info.st_mode) & 0o777 | stat.S_IRUSR)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Bring the names in `folder` onto the disk, where the system can do that."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        # Some network disks refuse this for folders; their names are safe by themselves.
-        with suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _publish(pack: Path, out: Path) -> None:
     """Give the complete folder its name."""
     if os.path.lexists(out):
@@ -180,4 +191,4 @@ def _publish(pack: Path, out: Path) -> None:
             if not left or getattr(error, "winerror", None) not in _IN_USE:
                 raise
             time.sleep(_RENAME_SECONDS)
-    _sync_folder(out.parent)
+    sync_folder(out.parent)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from packimport.errors import ScheduleError
 from packimport.rope.frequencies import Frequencies
 from packimport.rope.parallel import block_rows, map_rows
-from packimport.rope.tables import angles, cos_sin_of
+from packimport.rope.screening import is_screened, screened
+from packimport.rope.tables import angles
 
 # From this angle on, in radians, a position counts as bad.
 BAD_ANGLE = 0.1
@@ -110,17 +111,51 @@ def _compare(
     stop: int,
 ) -> _Block:
     angle = angles(declared, start, stop)
-    exact = cos_sin_of(angle, declared.attention_factor)
-    wide = angle.astype(np.float64)
     wrong = np.zeros(len(declared.inv_freq), dtype=np.bool_)
     errors = []
-    for given, right in zip((cos, sin), exact, strict=True):
-        error = np.abs(given.astype(np.float64) - right)
-        allowed = tolerance(right, wide, declared.attention_factor, given.dtype)
-        # Not `error > allowed`: NaN must count.
-        wrong |= ~(error <= allowed).all(axis=0)
-        errors.append(_largest(error))
+    for given, function in ((cos, np.cos), (sin, np.sin)):
+        judge = _by_screening if is_screened(given.dtype) else _by_float64
+        found, error = judge(given, function, angle, declared.attention_factor)
+        wrong |= found
+        errors.append(error)
     return _Block(start, stop, wrong, *errors)
+
+
+def _by_float64(
+    given: NDArray[np.generic], function: np.ufunc, angle: NDArray[np.float32], factor: float
+) -> tuple[NDArray[np.bool_], float]:
+    """The wrong pairs of [rows, pairs] entries, and the largest error."""
+    good, error = _judged(given, function, angle, factor)
+    return np.asarray(~good.all(axis=0)), _largest(error)
+
+
+def _by_screening(
+    given: NDArray[np.generic], function: np.ufunc, angle: NDArray[np.float32], factor: float
+) -> tuple[NDArray[np.bool_], float]:
+    """The same, with float64 only where float32 can't tell."""
+    right = function(angle)
+    if factor != 1:
+        right *= np.float32(factor)
+    found = screened(given, right, angle, factor)
+    wrong = found.wrong
+    if found.open[0].size:
+        good, _ = _judged(given[found.open], function, angle[found.open], factor)
+        wrong[found.open[1][~good]] = True
+    _, error = _judged(given[found.largest], function, angle[found.largest], factor)
+    return wrong, _largest(error)
+
+
+def _judged(
+    given: NDArray[np.generic], function: np.ufunc, angle: NDArray[np.float32], factor: float
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Whether each entry is right, and its error."""
+    wide = angle.astype(np.float64)
+    exact = function(wide)
+    if factor != 1:
+        exact *= factor
+    error = np.abs(given.astype(np.float64) - exact)
+    # Not `error > allowed`: NaN must count.
+    return error <= tolerance(exact, wide, factor, given.dtype), error
 
 
 def _largest(error: NDArray[np.float64]) -> float:

@@ -19,6 +19,14 @@ def in_range(value: object, low: float) -> bool:
     )
 
 
+_POSITIVE = "a finite number above 0"
+_NOT_NEGATIVE = "a finite number, 0 or above"
+_FROM_ONE = "a finite number, 1 or above"
+_PART = "a number above 0 and up to 1"
+_COUNT = "an integer above 0"
+_FLAG = "true or false"
+
+
 def refuse(rope: Rope, field: str, allowed: str) -> None:
     """Raise ScheduleError for the value that `rope` has in `field`."""
     raise ScheduleError(field, "a value out of range", found=getattr(rope, field), allowed=allowed)
@@ -27,34 +35,34 @@ def refuse(rope: Rope, field: str, allowed: str) -> None:
 def _positive(rope: Rope, field: str) -> None:
     value = getattr(rope, field)
     if not in_range(value, 0) or value == 0:
-        refuse(rope, field, "a finite number above 0")
+        refuse(rope, field, _POSITIVE)
 
 
 def _not_negative(rope: Rope, field: str) -> None:
     if not in_range(getattr(rope, field), 0):
-        refuse(rope, field, "a finite number, 0 or above")
+        refuse(rope, field, _NOT_NEGATIVE)
 
 
 def _at_least_one(rope: Rope, field: str) -> None:
     if not in_range(getattr(rope, field), 1):
-        refuse(rope, field, "a finite number, 1 or above")
+        refuse(rope, field, _FROM_ONE)
 
 
 def _fraction(rope: Rope, field: str) -> None:
     value = getattr(rope, field)
     if not in_range(value, 0) or not 0 < value <= 1:
-        refuse(rope, field, "a number above 0 and up to 1")
+        refuse(rope, field, _PART)
 
 
 def _count(rope: Rope, field: str) -> None:
     value = getattr(rope, field)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**53:
-        refuse(rope, field, "an integer above 0")
+        refuse(rope, field, _COUNT)
 
 
 def _flag(rope: Rope, field: str) -> None:
     if not isinstance(getattr(rope, field), bool):
-        refuse(rope, field, "true or false")
+        refuse(rope, field, _FLAG)
 
 
 def _per_pair(rope: Rope, field: str) -> None:
@@ -102,3 +110,19 @@ CHECKS: Mapping[str, Callable[[Rope, str], None]] = MappingProxyType(
         "freq_factors": _per_pair,
     }
 )
+
+
+_TEXTS: Mapping[Callable[[Rope, str], None], str] = {
+    _positive: _POSITIVE,
+    _not_negative: _NOT_NEGATIVE,
+    _at_least_one: _FROM_ONE,
+    _fraction: _PART,
+    _count: _COUNT,
+    _flag: _FLAG,
+    _per_pair: "a list of finite numbers above 0, one per pair",
+}
+
+
+def allowed_in(field: str) -> str:
+    """What a field may hold, for the error where it is missing."""
+    return _TEXTS[CHECKS[field]]

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from packimport.errors import ScheduleError
 from packimport.rope.axes import validate_sections
 from packimport.rope.fields import COMMON, FIELDS
-from packimport.rope.ranges import CHECKS, refuse
+from packimport.rope.ranges import CHECKS, allowed_in, refuse
 from packimport.rope.schedule import Rope
 
 
@@ -52,7 +52,11 @@ def _check_presence(rope: Rope) -> None:
                 allowed=", ".join(sorted(own.required | own.optional)) or "none of its kind",
             )
         if not given and field in required | {"theta", "head_dim", "rotary_dim"}:
-            raise ScheduleError(field, f"type {rope.type} needs this field and it is missing")
+            raise ScheduleError(
+                field,
+                f"type {rope.type} needs this field and it is missing",
+                allowed=allowed_in(field),
+            )
 
 
 def _check_dimensions(rope: Rope) -> None:
@@ -93,13 +97,10 @@ def _check_yarn(rope: Rope) -> None:
         refuse(rope, "theta", "a number above 1: the ramp divides by its logarithm")
     fast = 32 if rope.beta_fast is None else rope.beta_fast
     slow = 1 if rope.beta_slow is None else rope.beta_slow
+    if fast < slow and rope.beta_fast is None:
+        refuse(rope, "beta_slow", f"up to beta_fast, which is {fast} where nothing is stated")
     if fast < slow:
-        raise ScheduleError(
-            "beta_fast",
-            "the ramp is upside down",
-            found=fast,
-            allowed=f"from beta_slow, {slow}, up",
-        )
+        refuse(rope, "beta_fast", f"a number from beta_slow, {slow}, up")
     if rope.factor is None:
         _check_ratio(rope)
 
@@ -110,7 +111,11 @@ def _check_longrope(rope: Rope) -> None:
     one, other = rope.short_mscale, rope.long_mscale
     if (one is None) != (other is None):
         missing = "short_mscale" if one is None else "long_mscale"
-        raise ScheduleError(missing, "short_mscale and long_mscale come together, this is missing")
+        raise ScheduleError(
+            missing,
+            "short_mscale and long_mscale come together, and this one is missing",
+            allowed=allowed_in(missing),
+        )
     if rope.factor is None and rope.attention_factor is None and one is None:
         _check_ratio(rope, longer=False)
 
@@ -123,6 +128,7 @@ def _check_ratio(rope: Rope, *, longer: bool = True) -> None:
         raise ScheduleError(
             "max_position_embeddings",
             "factor is null, so max_position_embeddings is needed and it is missing",
+            allowed=allowed_in("max_position_embeddings"),
         )
     if longer and longest < original:
         refuse(

@@ -149,11 +149,12 @@ def _check_agree(one: Document, other: Document) -> None:
             continue
         if key in _SHAPE and (a is None or b is None):
             continue
-        node = a if a is not None else b
+        node, said = (a, b) if a is not None else (b, None)
         assert node is not None
         against = other.place if node is a else one.place
         raise node.error(
             f"contradicts {against}: two blocks of RoPE that disagree",
+            allowed="nothing, as there" if said is None else f"{said.value}, as there",
             fix="Keep the block that the model was trained with.",
         )
 
@@ -183,7 +184,8 @@ def check_types(block: Block) -> Document | None:
     for node in nodes[1:]:
         if type_name(node) != type_name(nodes[0]):
             raise node.error(
-                f"contradicts {nodes[0].pointer}, which says {nodes[0].value}",
+                f"contradicts {nodes[0].pointer}",
+                allowed=f"{nodes[0].value}, as there",
                 fix="Engines differ in which of the two they take: keep the right one.",
             )
     return nodes[0] if nodes else None

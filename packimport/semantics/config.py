@@ -34,6 +34,7 @@ class Reading:
     layers: tuple[Rope | None, ...] = ()
     layer_sources: tuple[dict[str, Source], ...] = ()
     pair_layout: str | None = None
+    family_known: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -53,7 +54,7 @@ def read_reading(document: Document, genai: GenaiConfig) -> Reading:
     dimensions = read_dimensions(config, family, genai)
     count = dimensions.require("num_hidden_layers", config).value
     labels = read_labels(config, family, count)
-    notes = [] if family.known else [_unknown_note(family, config)]
+    notes: list[str] = []
     built: tuple[BuiltRope | None, ...] = (None,) * count
     if not family.still:
         check_keys(config, family)
@@ -68,6 +69,7 @@ def read_reading(document: Document, genai: GenaiConfig) -> Reading:
         layers=tuple(None if rope is None else rope.rope for rope in built),
         layer_sources=tuple({} if rope is None else _sources(rope) for rope in built),
         pair_layout=pair_layout(config, family) if heads else None,
+        family_known=family.known,
         notes=tuple(dict.fromkeys([*notes, *([] if foreign is None else [foreign])])),
     )
 
@@ -102,13 +104,6 @@ def _silent(config: Document, family: Family | None, genai: GenaiConfig, why: st
         declared=None,
         dimensions=read_dimensions(config, plain, genai),
         notes=(f"{config.place} declares no schedule: {why}",),
-    )
-
-
-def _unknown_note(family: Family, config: Document) -> str:
-    return (
-        f"{config.file}: family {family.name} is unknown: it is read as Llama is, with half-split"
-        " pairs and one schedule for every layer"
     )
 
 

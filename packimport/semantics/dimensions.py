@@ -102,7 +102,8 @@ def _head_dim(
             if family.still:
                 return None
             raise hidden.node.error(
-                f"not a multiple of num_attention_heads, {heads.value}, and head_dim is not stated"
+                f"not a multiple of num_attention_heads, {heads.value}, and head_dim is not stated",
+                allowed=f"a multiple of {heads.value}, or head_dim beside it",
             )
         if hidden.value // heads.value > MAXIMA["head_dim"]:
             raise hidden.node.error(

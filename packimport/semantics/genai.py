@@ -78,7 +78,7 @@ def _usable_length(
 ) -> tuple[int, Document] | None:
     lengths = [] if context is None else [(context.integer(1), context)]
     longest = None if search is None else search.get("max_length")
-    # 0 leaves the length to context_length.
+    # 0 leaves the length to context_length. Source: onnxruntime-genai, `Config::Config`.
     if longest is not None and longest.integer(0) > 0:
         lengths.append((longest.integer(), longest))
     if decoder is not None:

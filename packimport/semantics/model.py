@@ -53,6 +53,8 @@ class Semantics:
     pair_layout: how pairs lie: "half-split", "interleaved", or "de-interleaved": the
                  checkpoint's are interleaved, and the model reorders them and then turns
                  them half-split. None where no layer rotates.
+    family_known: whether families.yaml has the model_type. What it lacks is read as Llama
+                 is, and a check does not vouch for such a pack.
     context_length: genai_config's model.context_length.
     usable_length:  the least of the lengths that genai_config states; None without one.
     graphs:      the decoder's ONNX files, relative to the container.
@@ -75,6 +77,7 @@ class Semantics:
     context_length: int | None = None
     usable_length: int | None = None
     pair_layout: str | None = None
+    family_known: bool = True
     graphs: tuple[str, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -57,15 +57,23 @@ def read_semantics(
 
     Raises DocumentError, by file and JSON pointer, for a config that is
     malformed, contradicts itself or the pack, or says of position what is not
-    understood; UsageError where `config` and `model` are both given.
+    understood; UsageError where `config` and `model` are both given, or either
+    beside a bare config.json.
     """
     if isinstance(container, str | Path):
-        path = Path(container)
-        if path.is_file():
-            return read_config(path)
-        from packimport.pack.container import open_container
+        from packimport.pack.archive import archive_format, opened
 
-        container = open_container(path)
+        path = Path(container)
+        if path.is_file() and archive_format(path) is None:
+            if config is not None or model is not None:
+                raise UsageError(
+                    "a config declares for itself: --config and --model are for packs",
+                    place=str(path),
+                    fix="Pass the one config alone.",
+                )
+            return read_config(path)
+        with opened(path) as pack:
+            return read_semantics(pack, config, model)
     genai = EMPTY
     if container.has(GENAI):
         genai = read_genai_config(_document(container, GENAI))
@@ -206,6 +214,7 @@ def _semantics(
         layers=() if reading is None else reading.layers,
         layer_sources=() if reading is None else reading.layer_sources,
         pair_layout=None if reading is None else reading.pair_layout,
+        family_known=reading is None or reading.family_known,
         sources=sources,
         graphs=genai.graphs,
         inputs=genai.inputs,

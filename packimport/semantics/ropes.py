@@ -57,13 +57,15 @@ def build_rope(context: Context) -> BuiltRope:
 def _placed(error: ScheduleError, draft: Draft) -> DocumentError:
     """The error of a formula, at the key of the config that it is about."""
     context = draft.context
-    message = f"{error.key}: {error.message}"
     node = draft.nodes.get(error.key)
     if node is not None:
+        named = node.pointer.endswith(f"/{error.key}")
+        message = error.message if named else f"{error.key}: {error.message}"
         return node.error(message, allowed=error.allowed)
-    own = error.key in FIELDS[str(draft.values["type"])].required - {"max_position_embeddings"}
+    fields = FIELDS[str(draft.values["type"])]
+    own = error.key in (fields.required | fields.optional) - {"max_position_embeddings"}
     holder = context.block.scaling[0] if own and context.block.scaling else context.config
-    return holder.error(message, key=error.key, allowed=error.allowed)
+    return holder.error(error.message, key=error.key, allowed=error.allowed)
 
 
 def _set_theta(draft: Draft) -> None:

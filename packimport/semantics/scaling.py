@@ -50,7 +50,8 @@ def _check_no_scaling(block: Block) -> None:
         if node.value is not None and key in known - {"partial_rotary_factor"}:
             raise node.error(
                 "a scaling without a type, so nothing says how to scale",
-                fix=f"State {TYPE_KEYS[0]} beside it.",
+                allowed=f"{TYPE_KEYS[0]} beside it, one of: {', '.join((*FIELDS, *ALIASES))}",
+                fix="State the type that the model was trained with.",
             )
 
 

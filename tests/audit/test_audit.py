@@ -14,6 +14,7 @@ from llama3 import llama3, tables_of
 from packimport import check
 from packimport.audit.report import Report
 from packimport.errors import DocumentError
+from packimport.pack.documents import Document
 
 BLOCK = {
     "rope_type": "llama3",
@@ -100,6 +101,23 @@ def test_nothing_declared(tmp_path: Path) -> None:
     assert m.wrong_pairs is None
 
 
+def test_known_models_that_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"head_dim": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
+    known = {
+        "some/twin": {"model_type": "llama", **sizes},
+        "some/deeper": {"model_type": "llama", **sizes, "num_hidden_layers": 3},
+    }
+    monkeypatch.setattr(
+        "packimport.semantics.models._models",
+        lambda: {name: Document("models.yaml", config) for name, config in known.items()},
+    )
+    (found,) = check(tiny_pack(tmp_path / "p", rows=256, tables=right())).findings
+    assert found.fix is not None
+    assert "--model" in found.fix
+    assert "some/twin" in found.fix
+    assert "some/deeper" not in found.fix
+
+
 def test_an_empty_config_declares_nothing(tmp_path: Path) -> None:
     pack = tiny_pack(tmp_path / "p")
     (pack / "config.json").write_text("{}", encoding="utf-8")
@@ -167,6 +185,21 @@ def test_a_layer_that_should_not_rotate(tmp_path: Path) -> None:
 def test_pairs_that_lie_otherwise(tmp_path: Path) -> None:
     report = check(tiny_pack(tmp_path / "p", config={}, interleaved=True))
     assert (report.verdict, codes(report)) == ("mismatch", ["RPE007"])
+
+
+# DeepSeek V3's class sorts each head's pairs apart and then turns halves, unless `rope_interleave`
+# is false (transformers 5.24.0, `apply_rotary_pos_emb_interleave`): the scores are those of turned
+# neighbours.
+SORTED = {"model_type": "deepseek_v3", "qk_rope_head_dim": 16, "qk_nope_head_dim": 0}
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_pairs_that_the_model_sorts_apart_lie_either_way(tmp_path: Path, interleaved: bool) -> None:
+    report = check(tiny_pack(tmp_path / "p", config=SORTED, interleaved=interleaved))
+    assert (report.verdict, codes(report)) == ("ok", [])
+    left = {**SORTED, "rope_interleave": False}
+    report = check(tiny_pack(tmp_path / "left", config=left, interleaved=interleaved))
+    assert codes(report) == (["RPE007"] if interleaved else [])
 
 
 def test_a_table_of_another_width(tmp_path: Path) -> None:
@@ -262,3 +295,15 @@ def test_no_false_ok(tmp_path: Path, name: str) -> None:
     report = check(tiny_pack(tmp_path / "p", rows=256, tables=tables, config=CONFIG))
     assert report.verdict == "mismatch"
     assert report.sites[0].measurement.baked_as != "llama3"
+
+
+def test_an_unknown_family_is_never_ok(tmp_path: Path) -> None:
+    # transformers 5.24.0's cohere2_moe pairs neighbours: a half-split graph is wrong for it.
+    pack = tiny_pack(tmp_path / "p", rows=256, tables=right(), config=CONFIG)
+    text = (pack / "config.json").read_text(encoding="utf-8")
+    (pack / "config.json").write_text(
+        text.replace('"model_type": "llama"', '"model_type": "cohere2_moe"'), encoding="utf-8"
+    )
+    report = check(pack)
+    assert (report.verdict, report.exit_code, codes(report)) == ("unsupported", 3, ["RPE027"])
+    assert report.sites[0].measurement.wrong_pairs == 0

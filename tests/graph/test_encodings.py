@@ -12,7 +12,8 @@ from graphs import PACKS, facts
 
 from packimport.graph.encodings import DTYPES, decode, encode
 from packimport.pack.container import open_container
-from packimport.rope.tables import Table
+from packimport.rope.schedule import Rope
+from packimport.rope.tables import Table, table
 
 ALL = sorted(DTYPES)
 # The exponent of infinities and NaNs (IEEE 754; bfloat16 has that of float32).
@@ -30,7 +31,7 @@ def test_encoding_what_was_decoded_gives_the_bytes_on_disk(name: str) -> None:
         cos, sin = decode(site, container)
         new = encode(Table(exact(cos), exact(sin)), site.cos.dtype, site.encoding)
         for span, data in zip((site.cos, site.sin), new, strict=True):
-            assert data == bytes(container.map(span.file, span.offset, span.length))
+            assert data == bytes(container.span(span.file, span.offset, span.length))
 
 
 @pytest.mark.parametrize("dtype", ALL)
@@ -44,6 +45,12 @@ def test_every_finite_value_survives(dtype: str) -> None:
     cos, sin = encode(Table(exact(values), exact(values[::-1])), dtype)
     assert cos == values.tobytes()
     assert sin == values[::-1].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_a_table_made_in_the_dtype_gives_the_same_bytes(dtype: str) -> None:
+    rope = Rope(type="default", theta=10000.0, head_dim=16, rotary_dim=16)
+    assert encode(table(rope, 300, dtype=DTYPES[dtype]), dtype) == encode(table(rope, 300), dtype)
 
 
 @pytest.mark.parametrize("dtype", ALL)

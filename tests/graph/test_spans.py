@@ -94,10 +94,10 @@ def test_float16_as_a_list_of_integers_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["oga-0.11.2-llama3", "amd-oga-0.7.0.1-llama3-int4-dml"])
-def test_only_the_spans_of_tables_are_mapped(name: str, monkeypatch: pytest.MonkeyPatch,
+def test_only_the_spans_of_tables_are_read(name: str, monkeypatch: pytest.MonkeyPatch,
                                              tmp_path: Path) -> None:  # fmt: skip
     """The data file holds the tables and holes: the facts are the same, and nothing else is
-    mapped."""
+    read."""
     pack = copy_of(name, tmp_path)
     before = facts(pack)
     (site,) = before.sites
@@ -108,21 +108,21 @@ def test_only_the_spans_of_tables_are_mapped(name: str, monkeypatch: pytest.Monk
         for offset, length in tables:
             file.seek(offset)
             file.write(data[offset : offset + length])
-    mapped: list[tuple[str, int, int]] = []
-    original = Container.map
+    asked: list[tuple[str, int, int]] = []
+    original = Container.span
 
     def spy(self: Container, file: str, offset: int, length: int) -> memoryview:
-        mapped.append((file, offset, length))
+        asked.append((file, offset, length))
         return original(self, file, offset, length)
 
-    monkeypatch.setattr(Container, "map", spy)
+    monkeypatch.setattr(Container, "span", spy)
     monkeypatch.setattr(Container, "read_bytes", None)
     monkeypatch.setattr(Container, "resolve", lambda self, name: self.entries[name].path)
     assert facts(pack) == before
-    assert {file for file, _, _ in mapped} == {"model.onnx"}
-    mapped.clear()
+    assert {file for file, _, _ in asked} == {"model.onnx"}
+    asked.clear()
     cos, _ = decode(site, open_container(pack))
-    assert {(offset, length) for _, offset, length in mapped} == tables
+    assert {(offset, length) for _, offset, length in asked} == tables
     assert cos.tobytes() == data[site.cos.offset : site.cos.offset + site.cos.length]
 
 

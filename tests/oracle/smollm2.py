@@ -83,18 +83,25 @@ def greedy(folder: Path, config: Path, prompts: list[str], count: int) -> list[s
 
 def make(out: Path) -> None:
     """Make all three in `out`, each by a process of its own: together they need 3 GB."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    builder = [sys.executable, "-m", "onnxruntime_genai.models.builder"]
-    arguments = ["-m", str(out / "hf"), "-o", str(out / "pack"), "-p", "fp32", "-e", "cpu"]
-    for command in (
-        [sys.executable, __file__, "--dequantise", str(out / "hf")],
-        [*builder, *arguments, "-c", str(out / "cache")],
-    ):
-        done = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-        )
-        assert done.returncode == 0, done.stdout.decode(errors="replace")[-4000:]
+    _run([sys.executable, __file__, "--dequantise", str(out / "hf")])
+    build(out, "fp32", "pack")
     declare(out / "hf", out / "declared")
+
+
+def build(out: Path, precision: str, name: str) -> Path:
+    """A pack of OUT/hf for the CPU in OUT/`name`, by onnxruntime-genai's builder."""
+    builder = [sys.executable, "-m", "onnxruntime_genai.models.builder"]
+    arguments = ["-m", str(out / "hf"), "-o", str(out / name), "-p", precision, "-e", "cpu"]
+    _run([*builder, *arguments, "-c", str(out / "cache")])
+    return out / name
+
+
+def _run(command: list[str]) -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-4000:]
 
 
 if __name__ == "__main__":

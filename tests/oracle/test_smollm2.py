@@ -9,46 +9,29 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-import numpy as np
 import pytest
 import smollm2
+from serving import COUNT, command, succeed
 
-ROOT = Path(__file__).parent.parent.parent
 MISSING = [name for name in smollm2.NEEDED if importlib.util.find_spec(name) is None]
 pytestmark = [
     pytest.mark.oracle,
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}; see smollm2.py"),
 ]
 
-COUNT, DECODE = 1500, 64
+DECODE = 64
 NEW = 24
 QUESTIONS = (
     "What is the capital of France?",
     "Name three colours.",
     "What is two plus three?",
 )
-
-
-def command(module: str, *args: object) -> tuple[int, str]:
-    """Exit code and standard output of a command in a process of its own."""
-    words = [sys.executable, "-m", module, *map(str, args)]
-    done = subprocess.run(words, capture_output=True, encoding="utf-8", cwd=ROOT, check=False)
-    assert done.returncode < 2, done.stderr
-    return done.returncode, done.stdout
-
-
-def succeed(module: str, *args: object) -> str:
-    code, out = command(module, *args)
-    assert code == 0, out
-    return out
 
 
 def compare(reference: Path, run: Path, *args: object) -> dict[str, Any]:
@@ -58,33 +41,11 @@ def compare(reference: Path, run: Path, *args: object) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with hf, pack, declared/config.json and tokens.npy; 4 GB at the end, then gone."""
-    folder = tmp_path_factory.mktemp("smollm2")
-    smollm2.make(folder)
-    import tokenizers
-
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "pack" / "tokenizer.json"))
-    ids = tokenizer.encode((ROOT / "LICENSE").read_text(encoding="utf-8")).ids
-    np.save(folder / "tokens.npy", np.array(ids[:COUNT]))
-    assert len(ids) >= COUNT
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="session")
 def reference(made: Path) -> Path:
     config = ("--config", made / "declared")
     tokens = ("--tokens", made / "tokens.npy")
     succeed("forward", "reference", made / "hf", *config, *tokens, "--dump-logits", made / "ref")
     return made / "ref"
-
-
-@pytest.fixture(scope="session")
-def patched(made: Path) -> Path:
-    out = made / "patched"
-    succeed("packimport", "patch", made / "pack", "-o", out, "--config", made / "declared")
-    return out
 
 
 def dumped(made: Path, pack: Path, name: str, *args: object) -> Path:

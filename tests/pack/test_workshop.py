@@ -81,7 +81,7 @@ def test_on_a_disk_without_locks_nothing_is_taken_for_dead(
     def no_locks(_: int) -> None:
         raise OSError(errno.ENOLCK, "no locks here")
 
-    monkeypatch.setattr(module, "_take", no_locks)
+    monkeypatch.setattr(module, "take", no_locks)
     dead = leftover(tmp_path)
     with workshop(tmp_path) as pack:
         assert names_in(tmp_path) == sorted([pack.parent.name, dead.name])
@@ -92,7 +92,7 @@ def test_a_new_workshop_taken_for_dead_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run comes between the making of the folder and the taking of its lock."""
-    real, made = module._take, []
+    real, made = module.take, []
 
     def take(lock: int) -> None:
         if not made:
@@ -102,7 +102,7 @@ def test_a_new_workshop_taken_for_dead_is_made_anew(
             folder.rmdir()
         real(lock)
 
-    monkeypatch.setattr(module, "_take", take)
+    monkeypatch.setattr(module, "take", take)
     with workshop(tmp_path) as pack:
         assert pack.parent != made[0]
         assert pack.parent.is_dir()

@@ -19,7 +19,8 @@ from packimport.pack import copying, writer
 from packimport.pack.container import open_container
 from packimport.pack.documents import validate
 from packimport.pack.edits import Edit
-from packimport.pack.manifest import MANIFEST, FileRecord, Manifest, read_manifest, verify
+from packimport.pack.manifest import MANIFEST, FileRecord, Manifest, read_manifest
+from packimport.pack.verification import verify
 from packimport.pack.writer import write_container
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs links or modes of POSIX")

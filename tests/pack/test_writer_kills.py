@@ -16,7 +16,8 @@ from little_packs import FILES, contents, make_pack, manifest_of, names_in
 
 import packimport
 from packimport.pack.container import open_container
-from packimport.pack.manifest import MANIFEST, read_manifest, verify
+from packimport.pack.manifest import MANIFEST, read_manifest
+from packimport.pack.verification import verify
 from packimport.pack.workshop import PREFIX
 from packimport.pack.writer import write_container
 

@@ -123,16 +123,18 @@ def test_decoding_agrees_with_prefill() -> None:
 
 
 def logits(helper: DynamicRope, tokens: np.ndarray) -> np.ndarray:
-    """One layer of causal attention with random weights: [tokens, vocabulary]."""
+    """A model of two layers of causal attention with random weights: [tokens, vocabulary]."""
     chance = np.random.default_rng(7)
     width, vocabulary = helper.rope.head_dim, 50
     embed, read = (chance.standard_normal((vocabulary, width)) for _ in range(2))
-    wq, wk, wv = (chance.standard_normal((width, width)) / width**0.5 for _ in range(3))
     x = embed[tokens]
-    q, k = (helper.apply(x @ w, 0, len(tokens)) for w in (wq, wk))
-    score = np.where(np.tri(len(tokens), dtype=bool), q @ k.T / width**0.5, -np.inf)
-    weight = np.exp(score - score.max(axis=1, keepdims=True))
-    return (weight / weight.sum(axis=1, keepdims=True)) @ (x @ wv) @ read.T
+    for _ in range(2):
+        wq, wk, wv = (chance.standard_normal((width, width)) / width**0.5 for _ in range(3))
+        q, k = (helper.apply(x @ w, 0, len(tokens)) for w in (wq, wk))
+        score = np.where(np.tri(len(tokens), dtype=bool), q @ k.T / width**0.5, -np.inf)
+        weight = np.exp(score - score.max(axis=1, keepdims=True))
+        x = x + (weight / weight.sum(axis=1, keepdims=True)) @ (x @ wv)
+    return x @ read.T
 
 
 SHORT = replace(INTERNLM3, head_dim=16, rotary_dim=16, theta=10000.0, max_position_embeddings=64)

@@ -255,6 +255,21 @@ def test_freq_factors_divide() -> None:
     assert not same_bits(found, plain)
 
 
+def test_freq_factors_as_a_gguf_file_holds_them() -> None:
+    # llama.cpp's converter, `LlamaModel.generate_extra_tensors`: what it writes as
+    # rope_freqs.weight for Llama-3.2-1B-Instruct.
+    base = 500000.0 ** (-np.arange(0, 64, 2) / 64)
+    wavelength = 2 * np.pi / base
+    smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
+    blend = 1 / ((1 - np.clip(smooth, 0, 1)) / 32.0 + np.clip(smooth, 0, 1))
+    rope_freqs = np.where(wavelength < 2048, 1, np.where(wavelength > 8192, 32, blend))
+    given = tuple(float(x) for x in rope_freqs.astype(np.float32))
+    found = frequencies(replace(PLAIN, freq_factors=given))
+    expected = np.array([float.fromhex(x) for x in LLAMA_3_2_1B])
+    assert found.inv_freq == pytest.approx(expected, rel=2**-21)
+    assert found.attention_factor == 1
+
+
 def test_proportional_leaves_the_rest_at_zero() -> None:
     # Gemma 4: 64 of 256 pairs turn, and exponents are divided by 512.
     found = frequencies(SAMPLES["proportional"]).inv_freq

@@ -11,6 +11,7 @@ FILE = "config.json"
 
 # A block of each type, without its type; heads have 64 entries.
 BLOCKS: dict[str, dict[str, object]] = {
+    "default": {},
     "linear": {"factor": 4.0},
     "dynamic": {"factor": 6.0},
     "llama3": {
@@ -25,6 +26,7 @@ BLOCKS: dict[str, dict[str, object]] = {
         "long_factor": [2.0] * 32,
         "original_max_position_embeddings": 4096,
     },
+    "proportional": {"partial_rotary_factor": 0.25, "factor": 2.0},
 }
 
 

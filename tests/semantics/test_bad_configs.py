@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from pathlib import Path
+
 import pytest
 from little_configs import BLOCKS, FILE, config, only_rope, reading, scaled
 
 from packimport.errors import DocumentError
+from packimport.rope.fields import FIELDS
+from packimport.semantics.reader import read_config
 
 TYPES = sorted(BLOCKS)
+SCALED = [kind for kind in TYPES if BLOCKS[kind]]
 WITH_FACTOR = [kind for kind in TYPES if "factor" in BLOCKS[kind]]
+# Yarn's factor may be null but not absent, a proportional one's may be both.
+NEED_FACTOR = [kind for kind in WITH_FACTOR if kind not in ("yarn", "proportional")]
 WITH_ORIGINAL = [kind for kind in TYPES if "original_max_position_embeddings" in BLOCKS[kind]]
 
 
 def refused(value: object, pointer: str, *words: str) -> DocumentError:
-    """The error that a config gets, which must name that place and those words."""
+    """The error that a config gets, as a file and as values: it names file, pointer, what was found
+    and what is allowed, and those words."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / FILE
+        path.write_text(json.dumps(value), encoding="utf-8")
+        with pytest.raises(DocumentError) as from_disk:
+            read_config(path)
     with pytest.raises(DocumentError) as caught:
         reading(value)
-    error = caught.value
-    assert error.place == f"{FILE}#{pointer}", str(error)
+    assert from_disk.value.place == f"{path}#{pointer}", str(from_disk.value)
+    assert caught.value.place == f"{FILE}#{pointer}", str(caught.value)
+    for error in (from_disk.value, caught.value):
+        assert error.allowed or error.fix, str(error)
+        assert error.found or "missing" in error.message or "no entry" in error.message, str(error)
     for word in words:
-        assert word in str(error)
-    return error
+        assert word in str(caught.value)
+    return caught.value
+
+
+def test_there_is_a_block_of_each_type() -> None:
+    assert set(BLOCKS) == set(FIELDS)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -45,7 +67,8 @@ def test_type_that_is_no_string(value: object) -> None:
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_two_types_that_disagree(kind: str) -> None:
-    refused(scaled(kind, type="default"), "/rope_scaling/type", "contradicts", kind)
+    other = "linear" if kind == "default" else "default"
+    refused(scaled(kind, type=other), "/rope_scaling/type", "contradicts", kind)
 
 
 @pytest.mark.parametrize(("kind", "spelling"), [("longrope", "su"), ("yarn", "deepseek_yarn")])
@@ -53,20 +76,32 @@ def test_two_spellings_of_one_type_agree(kind: str, spelling: str) -> None:
     assert only_rope(scaled(kind, type=spelling)).type == kind
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_scaling_without_a_type(kind: str) -> None:
-    first = next(iter(BLOCKS[kind]))
-    refused(scaled(kind, rope_type=...), f"/rope_scaling/{first}", "without a type")
+@pytest.mark.parametrize("kind", SCALED)
+@pytest.mark.parametrize("missing", [..., None])
+def test_scaling_without_a_type(kind: str, missing: object) -> None:
+    first = next(key for key in BLOCKS[kind] if key != "partial_rotary_factor")
+    error = refused(
+        scaled(kind, rope_type=missing), f"/rope_scaling/{first}", "without a type", "rope_type"
+    )
+    assert error.allowed is not None
+    assert kind in error.allowed
 
 
-@pytest.mark.parametrize("kind", WITH_FACTOR)
+@pytest.mark.parametrize("kind", [*NEED_FACTOR, "yarn"])
 def test_missing_factor(kind: str) -> None:
     refused(scaled(kind, factor=...), "/rope_scaling/factor", "missing")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in WITH_FACTOR if kind != "yarn"])
+@pytest.mark.parametrize("kind", NEED_FACTOR)
 def test_null_factor(kind: str) -> None:
     refused(scaled(kind, factor=None), "/rope_scaling/factor", "found null")
+
+
+@pytest.mark.parametrize("absent", [..., None])
+def test_a_factor_that_is_optional(absent: object) -> None:
+    # transformers 5.24.0, `_compute_proportional_rope_parameters`: factor 1 where it is absent.
+    assert only_rope(scaled("proportional", factor=absent)).factor is None
+    assert only_rope(scaled("longrope", factor=absent)).factor is None
 
 
 def test_null_factor_of_yarn_is_legal() -> None:
@@ -93,11 +128,6 @@ def test_list_of_the_wrong_length(key: str, length: int) -> None:
     )
 
 
-@pytest.mark.parametrize("key", ["short_factor", "long_factor"])
-def test_missing_list(key: str) -> None:
-    refused(scaled("longrope", **{key: ...}), f"/rope_scaling/{key}", "missing")
-
-
 @pytest.mark.parametrize("entry", ["1.0", None, True])
 def test_list_with_an_entry_that_is_no_number(entry: object) -> None:
     values = [1.0] * 5 + [entry] + [1.0] * 26
@@ -113,7 +143,11 @@ def test_list_with_an_entry_out_of_range(entry: float) -> None:
 @pytest.mark.parametrize("kind", TYPES)
 def test_odd_rotary_dimension(kind: str) -> None:
     value = scaled(kind) | {"head_dim": 63}
-    refused(value, "/head_dim" if kind != "longrope" else "/rope_scaling/short_factor")
+    if kind == "longrope":
+        refused(value, "/rope_scaling/short_factor", "31, one per pair")
+        lists = dict.fromkeys(("short_factor", "long_factor"), [1.0] * 31)
+        value = scaled(kind, **lists) | {"head_dim": 63}
+    refused(value, "/head_dim", "even", "63")
 
 
 def test_odd_rotary_dimension_of_a_part() -> None:
@@ -123,8 +157,9 @@ def test_odd_rotary_dimension_of_a_part() -> None:
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("part", [0, -0.5, 1.5, "0.5", True, float("nan")])
 def test_partial_factor_out_of_range(kind: str, part: object) -> None:
-    value = scaled(kind, "phi3") | {"partial_rotary_factor": part}
-    refused(value, "/partial_rotary_factor", "allowed")
+    if kind != "proportional":  # its block states a part, which counts
+        value = scaled(kind, "phi3") | {"partial_rotary_factor": part}
+        refused(value, "/partial_rotary_factor", "allowed")
     value = scaled(kind, "phi3", partial_rotary_factor=part)
     refused(value, "/rope_scaling/partial_rotary_factor", "allowed")
 
@@ -138,10 +173,11 @@ def test_original_max_out_of_range(kind: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_unknown_key_of_a_block(kind: str) -> None:
+@pytest.mark.parametrize("key", ["attn_factor", "finetuned_", "full_attention_", "freq_factors"])
+def test_unknown_key_of_a_block(kind: str, key: str) -> None:
     refused(
-        scaled(kind, attn_factor=1.0),
-        "/rope_scaling/attn_factor",
+        scaled(kind, **{key: 1.0}),
+        f"/rope_scaling/{key}",
         f"a key that type {kind} does not have",
     )
 
@@ -157,6 +193,9 @@ def test_unknown_key_of_a_block(kind: str) -> None:
         ("yarn", "short_factor"),
         ("longrope", "mscale"),
         ("longrope", "short_mscale"),
+        ("proportional", "alpha"),
+        ("proportional", "truncate"),
+        ("default", "alpha"),
     ],
 )
 def test_key_of_another_type(kind: str, key: str) -> None:
@@ -170,9 +209,64 @@ def test_key_that_plain_rope_does_not_have(key: str) -> None:
     )
 
 
-@pytest.mark.parametrize("key", ["low_freq_factor", "high_freq_factor"])
-def test_missing_key_of_llama3(key: str) -> None:
-    refused(scaled("llama3", **{key: ...}), f"/rope_scaling/{key}", "missing")
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("llama3", "low_freq_factor"),
+        ("llama3", "high_freq_factor"),
+        ("proportional", "partial_rotary_factor"),
+        ("longrope", "short_factor"),
+        ("longrope", "long_factor"),
+    ],
+)
+@pytest.mark.parametrize("absent", [..., None])
+def test_missing_key_of_a_type(kind: str, key: str, absent: object) -> None:
+    refused(scaled(kind, **{key: absent}), f"/rope_scaling/{key}", f"type {kind}", "missing")
+
+
+NUMBERS = [
+    ("llama3", "low_freq_factor"),
+    ("llama3", "high_freq_factor"),
+    ("yarn", "beta_fast"),
+    ("yarn", "beta_slow"),
+    ("yarn", "attention_factor"),
+    ("yarn", "mscale"),
+    ("yarn", "mscale_all_dim"),
+    ("longrope", "attention_factor"),
+]
+
+
+@pytest.mark.parametrize(("kind", "key"), NUMBERS)
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "1.0", True, [1.0]])
+def test_number_of_a_type_that_is_none(kind: str, key: str, value: object) -> None:
+    refused(scaled(kind, **{key: value}), f"/rope_scaling/{key}", "found", "allowed")
+
+
+@pytest.mark.parametrize("value", [0, 1, "false", 0.5, []])
+def test_truncate_that_is_no_flag(value: object) -> None:
+    refused(scaled("yarn", truncate=value), "/rope_scaling/truncate", "true or false")
+
+
+def test_betas_of_yarn_in_the_wrong_order() -> None:
+    refused(scaled("yarn", beta_fast=0.5), "/rope_scaling/beta_fast", "0.5", "beta_slow")
+    refused(scaled("yarn", beta_slow=64.0), "/rope_scaling/beta_slow", "64.0", "32")
+
+
+def hunyuan(**block: object) -> dict[str, object]:
+    return config("hunyuan", rope_scaling={"type": "dynamic", **block})
+
+
+@pytest.mark.parametrize("value", [0, -1000.0, float("nan"), float("inf"), "1000", True, [1000.0]])
+def test_alpha_that_is_none(value: object) -> None:
+    assert only_rope(hunyuan(alpha=1000.0)).alpha == 1000.0
+    refused(hunyuan(alpha=value), "/rope_scaling/alpha", "found", "allowed")
+    refused(hunyuan(alpha=1000.0, factor=value), "/rope_scaling/factor", "found", "allowed")
+
+
+def test_hunyuan_without_alpha_needs_a_factor() -> None:
+    refused(hunyuan(), "/rope_scaling/factor", "missing")
+    refused(hunyuan(factor=None), "/rope_scaling/factor", "null")
+    refused(hunyuan(factor=2.0, short_factor=[1.0]), "/rope_scaling/short_factor", "hunyuan")
 
 
 def test_llama3_bounds_in_the_wrong_order() -> None:
@@ -193,19 +287,31 @@ def test_block_that_is_no_object(block: str, value: object) -> None:
     refused(config(**{block: value}), f"/{block}", "not an object")
 
 
-def test_block_that_mixes_layer_types_with_keys() -> None:
-    block = {"full_attention": {"rope_type": "default"}, "rope_theta": 10000.0}
-    value = config("gemma3_text", rope_parameters=block, num_hidden_layers=6)
-    refused(value, "/rope_parameters/rope_theta", "among blocks of layer types")
+def nested(kind: str, **more: object) -> dict[str, object]:
+    """A block of that type for Gemma 3's full-attention layers, and what stands beside it."""
+    full = {"rope_type": kind, **BLOCKS[kind]}
+    return config("gemma3_text", num_hidden_layers=6, rope_parameters={FULL: full, **more})
 
 
-def test_block_without_a_layer_type_that_the_model_has() -> None:
-    value = config(
-        "gemma3_text",
-        rope_parameters={"full_attention": {"rope_type": "default"}},
-        num_hidden_layers=6,
-    )
-    refused(value, "/rope_parameters/sliding_attention", "no entry")
+FULL, SLIDING = "full_attention", "sliding_attention"
+PLAIN = {"rope_type": "default"}
+
+
+@pytest.mark.parametrize("block", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("kind", [kind for kind in TYPES if kind != "proportional"])
+def test_nested_block_that_mixes(kind: str, block: str) -> None:
+    def moved(value: dict[str, object]) -> dict[str, object]:
+        return {block if key == "rope_parameters" else key: v for key, v in value.items()}
+
+    assert reading(moved(nested(kind, sliding_attention=PLAIN))).layers[5] is not None
+    mixes = {"rope_theta": 1e4, "rope_type": kind, "factor": 2.0, "type": None, "some": PLAIN}
+    for key, stray in mixes.items():
+        value = moved(nested(kind, sliding_attention=PLAIN, **{key: stray}))
+        refused(value, f"/{block}/{key}", "among blocks of layer types", FULL)
+    refused(moved(nested(kind, sliding_attention=2.0)), f"/{block}/{SLIDING}", "not an object")
+    refused(moved(nested(kind)), f"/{block}/{SLIDING}", "no entry")
+    bad = nested(kind, sliding_attention={**PLAIN, "factor": 2.0})
+    refused(moved(bad), f"/{block}/{SLIDING}/factor", "default")
 
 
 def test_block_for_a_layer_type_that_is_none() -> None:
@@ -224,9 +330,11 @@ def test_block_for_a_layer_type_that_is_none() -> None:
     ],
 )
 def test_two_blocks_that_disagree(other: dict[str, object], pointer: str) -> None:
+    value = scaled("linear") | {"rope_parameters": other}
     with pytest.raises(DocumentError, match="contradicts") as caught:
-        reading(scaled("linear") | {"rope_parameters": other})
+        reading(value)
     assert str(caught.value.place).startswith(f"{FILE}#{pointer}")
+    assert caught.value.allowed is not None
 
 
 def test_two_blocks_of_different_theta() -> None:
@@ -327,7 +435,7 @@ def test_rotary_dim_that_contradicts_the_part() -> None:
 
 
 @pytest.mark.parametrize("family", ["internlm2", "internlm3"])
-@pytest.mark.parametrize("kind", [kind for kind in TYPES if kind not in ("linear", "dynamic")])
+@pytest.mark.parametrize("kind", [k for k in SCALED if k not in ("linear", "dynamic")])
 def test_type_that_the_family_does_not_have(family: str, kind: str) -> None:
     error = refused(scaled(kind, family), "/rope_scaling/rope_type", family)
     assert error.allowed == "default, linear, dynamic"
@@ -347,11 +455,14 @@ def test_mrope_needs_its_sections() -> None:
     )
 
 
-@pytest.mark.parametrize("sections", [[16, 8, 7], [8, 8, -16, 32], "all"])
-def test_mrope_sections_that_do_not_fit(sections: object) -> None:
+@pytest.mark.parametrize(
+    ("sections", "entry"), [([16, 8, 7], ""), ([8, 8, -16, 32], "/2"), ([8, 24], ""), ("all", "")]
+)
+def test_mrope_sections_that_do_not_fit(sections: object, entry: str) -> None:
     block = {"type": "mrope", "mrope_section": sections}
-    with pytest.raises(DocumentError, match="/rope_scaling/mrope_section"):
-        reading(config("qwen2_vl", rope_scaling=block))
+    refused(
+        config("qwen2_vl", rope_scaling=block), f"/rope_scaling/mrope_section{entry}", "allowed"
+    )
 
 
 def test_mrope_sections_of_another_layout() -> None:

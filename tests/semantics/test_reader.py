@@ -154,6 +154,13 @@ def test_a_bare_config_by_its_path(tmp_path: Path) -> None:
         assert semantics.declaration.file == str(path)
 
 
+def test_a_bare_config_takes_no_other_declaration(tmp_path: Path) -> None:
+    path = write(tmp_path, scaled("llama3"))
+    for config_, model in ((path, None), (None, "Qwen/Qwen3-0.6B")):
+        with pytest.raises(UsageError, match="for itself"):
+            read_semantics(path, config_, model)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

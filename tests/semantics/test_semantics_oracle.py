@@ -1,11 +1,15 @@
-"""Families and layers against the live transformers 5.24.0 (extra `oracle`)."""
+"""Families, layers and tables against the live transformers 5.24.0 (extra `oracle`)."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import json
+import os
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,18 +21,65 @@ from packimport.pack.documents import Document
 from packimport.rope.frequencies import frequencies
 from packimport.rope.schedule import Rope
 from packimport.semantics.families import family_of, knowledge
+from packimport.semantics.models import known_models, model_config
 
 pytestmark = pytest.mark.oracle
 transformers = pytest.importorskip("transformers", minversion="5.24.0")
 torch = pytest.importorskip("torch")
 
 FAMILIES = knowledge().require("families").fields()
+ORACLE = Path(__file__).parent / "transformers_tables.py"
+ROWS = {
+    row["model"]: row["config"]
+    for row in json.loads(
+        (Path(__file__).parent.parent / "data" / "rope_configs.json").read_text(encoding="utf-8")
+    )
+}
+# No class, no modeling, no module of tables in transformers 5.24.0, or an incomplete row.
+MODELS_WITHOUT_CLASS = {
+    "baichuan-inc/Baichuan2-7B-Chat",
+    "EleutherAI/gpt-j-6b",
+    "internlm/internlm2_5-7b-chat",
+    "internlm/internlm2-chat-7b",
+    "internlm/internlm3-8b-instruct",
+    "MiniMaxAI/MiniMax-M3",
+    "moonshotai/Kimi-K2-Instruct",
+    "moonshotai/Kimi-K3",
+    "nvidia/Nemotron-H-56B-Base-8K",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "tencent/Hunyuan-A13B-Instruct",
+    "THUDM/chatglm3-6b",
+    "XiaomiMiMo/MiMo-7B-Base",
+}
+ROWS_WITHOUT_CLASS = (MODELS_WITHOUT_CLASS & set(ROWS)) | {
+    "baichuan-inc/Baichuan2-7B",
+    "CohereLabs/tiny-aya-global",
+    "microsoft/phi-2 (old phi-msft format)",
+    "microsoft/Phi-3.5-MoE-instruct",
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
+    "Qwen/Qwen-1_8B-Chat (Qwen1)",
+    "tencent/HunyuanOCR (text)",
+}
 SIZES = (
     "hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers",
     "max_position_embeddings", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim",
     "n_embd", "n_head", "n_layer", "n_positions", "sliding_window", "rotary_dim",
     "cross_attention_layers",
 )  # fmt: skip
+# A llama3 block that serves the full-attention layers alone, and lists with an entry per layer.
+STEP: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "rope_theta": [5e6, 1e4, 1e4, 5e6],
+    "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5],
+    "layer_types": [f"{kind}_attention" for kind in ("full", "sliding", "sliding", "full")],
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 2.0,
+        "original_max_position_embeddings": 131072,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 32.0,
+    },
+}
 # Classes whose sizes don't divide, so that a config of sizes alone names no head size.
 NAMELESS = {"glm4_moe": 128, "glm4v_moe_text": 128, "qwen3_omni_moe_text": 128}
 
@@ -119,6 +170,98 @@ def test_a_saved_config_says_what_a_silent_one_means(name: str) -> None:
     assert saved.pair_layout == quiet.pair_layout
 
 
+# Their code is published with the checkpoints, or holds several modules of tables.
+WITHOUT_MODULE = ("exaone", "internlm3", "qwen2_5_omni_text")
+TABLED = [name for name in ROTATING if name not in (*NAMELESS, *WITHOUT_TABLE)]
+
+
+def requests() -> dict[str, dict[str, Any]]:
+    """The configs whose tables transformers is asked for: of classes, of rows, of known models."""
+    configs: dict[str, dict[str, Any]] = {"step3p5": {"model_type": "step3p5", **STEP}}
+    for name in TABLED:
+        configs[f"class {name}"] = {"model_type": name}
+        if name == "minimax_m3_vl_text":
+            # The class ignores rotary_dim, which its checkpoints state beside the part.
+            configs[f"class {name}"]["rope_parameters"] = halved()
+    configs |= {f"row {name}": config for name, config in ROWS.items()}
+    return configs | {f"known {name}": known(name) for name in known_models()}
+
+
+def halved() -> dict[str, Any]:
+    config = made("minimax_m3_vl_text")
+    part = config.rotary_dim / config.head_dim
+    return {**config.rope_parameters, "partial_rotary_factor": part}
+
+
+def known(name: str) -> dict[str, Any]:
+    value = model_config(name).value
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.fixture(scope="module")
+def live() -> dict[str, Any]:
+    """What transformers answers to each request, on torch's default kernels."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(ORACLE)],
+        input=json.dumps(requests()),
+        capture_output=True,
+        check=False,
+        text=True,
+        env={**os.environ, "ATEN_CPU_CAPABILITY": "default"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers: dict[str, Any] = json.loads(done.stdout)
+    return answers
+
+
+def check_tables(ropes: set[Rope], tables: dict[str, Any]) -> None:
+    """Each schedule is one of the tables, bit for bit, with its attention factor."""
+    assert ropes
+    for rope in ropes:
+        found = frequencies(rope)
+        same = [table for table in tables.values() if has_bits(found.inv_freq, table["inv_freq"])]
+        assert same, f"{found.inv_freq[:3]}... of {rope.pairs} pairs is none of {list(tables)}"
+        factors = {table["attention_factor"] for table in same} - {None}
+        assert not factors or min(abs(f - found.attention_factor) for f in factors) <= 1e-12
+
+
+def has_bits(inv_freq: Any, expected: list[str]) -> bool:
+    values = np.array([float.fromhex(x) for x in expected], np.float32)
+    return bool(np.array_equal(inv_freq.view(np.int32), values.view(np.int32)))
+
+
+@pytest.mark.parametrize("name", TABLED)
+def test_frequencies_are_those_of_the_class(live: dict[str, Any], name: str) -> None:
+    config = made(name)
+    if name == "minimax_m3_vl_text":
+        config.rope_parameters = halved()
+    tables = live[f"class {name}"]
+    if isinstance(tables, str):
+        assert name in WITHOUT_MODULE, tables
+    elif ropes := distinct(as_json(config)):
+        check_tables(ropes, tables)
+    else:
+        assert name in ("bamba", "granitemoehybrid")  # they rotate nothing by default
+
+
+@pytest.mark.parametrize("name", sorted(set(ROWS) - ROWS_WITHOUT_CLASS))
+def test_frequencies_of_each_published_config(live: dict[str, Any], name: str) -> None:
+    check_tables(distinct(ROWS[name]), live[f"row {name}"])
+
+
+@pytest.mark.parametrize("name", sorted(set(known_models()) - MODELS_WITHOUT_CLASS))
+def test_frequencies_of_each_known_model(live: dict[str, Any], name: str) -> None:
+    check_tables(distinct(known(name)), live[f"known {name}"])
+
+
+def test_what_has_no_class_is_what_we_say(live: dict[str, Any]) -> None:
+    without = {name for name, tables in live.items() if isinstance(tables, str)}
+    assert {n.removeprefix("row ") for n in without if n.startswith("row ")} == ROWS_WITHOUT_CLASS
+    models = {n.removeprefix("known ") for n in without if n.startswith("known ")}
+    assert models == MODELS_WITHOUT_CLASS
+
+
 def rotary(module: ModuleType, config: Any) -> Any:
     """The module of a family that makes its tables; None where it has none of that form."""
     classes = [
@@ -132,32 +275,6 @@ def rotary(module: ModuleType, config: Any) -> Any:
 def modeling(name: str) -> ModuleType:
     module = config_class(name).__module__.replace(".configuration_", ".modeling_")
     return importlib.import_module(module)
-
-
-@pytest.mark.parametrize("name", [n for n in ROTATING if n not in (*NAMELESS, *WITHOUT_TABLE)])
-def test_frequencies_are_those_of_the_class(name: str) -> None:
-    config = made(name)
-    if name == "minimax_m3_vl_text":
-        # The class ignores rotary_dim, which its checkpoints state beside the part.
-        config.rope_parameters["partial_rotary_factor"] = config.rotary_dim / config.head_dim
-    layers = rotary(modeling(name), config) if modeling_exists(name) else None
-    ropes = distinct(as_json(config))
-    if layers is None or not ropes:
-        pytest.skip("no table of its own")
-    buffers = {
-        key: value.numpy()
-        for key, value in layers.named_buffers()
-        if key.endswith("inv_freq") and "original" not in key
-    }
-    for rope in ropes:
-        own = frequencies(rope).inv_freq
-        assert any(np.array_equal(own, table) for table in buffers.values()), describe_miss(
-            own, buffers
-        )
-
-
-def describe_miss(own: Any, buffers: dict[str, Any]) -> str:
-    return f"{own[:3]}... of {len(own)} is none of { ({k: v[:3] for k, v in buffers.items()}) }"
 
 
 def modeling_exists(name: str) -> bool:
@@ -252,28 +369,13 @@ def test_deepseek_v4_layers(ratios: list[int]) -> None:
         assert {i for i, rope in enumerate(layers) if rope and rope.theta == 1e4} == main
 
 
-def test_step_layers() -> None:
-    keys: dict[str, Any] = {
-        "num_hidden_layers": 4,
-        "rope_theta": [5e6, 1e4, 1e4, 5e6],
-        "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5],
-        "layer_types": [f"{kind}_attention" for kind in ("full", "sliding", "sliding", "full")],
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": 2.0,
-            "original_max_position_embeddings": 131072,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 32.0,
-        },
-    }
-    config = made("step3p5", **{key: json.loads(json.dumps(value)) for key, value in keys.items()})
-    table = rotary(modeling("step3p5"), config)
-    layers = reading({**silent(config), **keys}).layers
+def test_step_layers(live: dict[str, Any]) -> None:
+    config = made("step3p5", **json.loads(json.dumps(STEP)))
+    layers = reading({**silent(config), **STEP}).layers
     assert layers == reading(as_json(config)).layers
     for rope, kind in zip(layers, config.layer_types, strict=True):
         assert rope is not None
-        expected = getattr(table, f"{kind}_inv_freq").numpy()
-        np.testing.assert_array_equal(frequencies(rope).inv_freq, expected)
+        check_tables({rope}, {kind: live["step3p5"][f"{kind}_inv_freq"]})
 
 
 def turned(name: str, width: int) -> tuple[Any, Any] | None:

@@ -1,59 +1,140 @@
-"""RotaryEmbedding of com.microsoft: a node of its own for q, another for k.
+"""Ops that rotate one value: a node of its own for q, another for k.
 
-Inputs: x, position ids, cos and sin [rows, pairs]. Without rotary_embedding_dim it
-cuts x into heads of 2 * pairs entries and rotates them whole. Source: onnxruntime
-1.32, the op's documentation.
+Of com.microsoft: RotaryEmbedding, MRotaryEmbedding and RMSNormRotary, which take x,
+position ids, cos and sin [rows, pairs]. Without rotary_embedding_dim they cut x into
+heads of 2 * pairs entries and rotate them whole. Source: onnxruntime 1.32, the ops'
+documentation.
+
+RotaryEmbedding of ONNX, opset 23 on: cos and sin are [rows, pairs] with position ids,
+or [batch, tokens, pairs] without. Source: onnx 1.23, the operator's documentation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from packimport.graph.attention import Attention
+from packimport.graph.frame import Frame, Trail, resolve
 from packimport.graph.node import Node
-from packimport.graph.ops import ROTARY_EMBEDDING
-from packimport.graph.rotation import Rotation, Scene, flag, layers_of, read_tables
+from packimport.graph.ops import (
+    MROTARY_EMBEDDING,
+    NORM_ROTARY,
+    ONNX_ROTARY_EMBEDDING,
+    ROTARY_EMBEDDING,
+    ROTATING_OPS,
+)
+from packimport.graph.parts import Wanted, read_parts, shifted
+from packimport.graph.rotation import Part, Rotation, Scene, flag, layers_of, same_pairs, split_rows
 from packimport.graph.site import Unread
-from packimport.graph.trace import Unfollowed, check_positions
+from packimport.graph.trace import Unfollowed
 
 FORM = "RotaryEmbedding"
-_POSITIONS, _COS, _SIN = 1, 2, 3
+ONNX_FORM = "RotaryEmbedding of ONNX"
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """Which inputs are what, and what the form is called."""
+
+    form: str
+    positions: int
+    cos: int
+    sin: int
+
+
+_INPUTS: Mapping[tuple[str, str], _Inputs] = {
+    ROTARY_EMBEDDING: _Inputs(FORM, 1, 2, 3),
+    MROTARY_EMBEDDING: _Inputs("MRotaryEmbedding", 1, 2, 3),
+    NORM_ROTARY: _Inputs("RMSNormRotary", 2, 3, 4),
+    ONNX_ROTARY_EMBEDDING: _Inputs(ONNX_FORM, 3, 1, 2),
+}
+
+
+@dataclass(slots=True)
+class _Served:
+    """The attentions that take what a node makes, and how."""
+
+    attentions: list[Attention]
+    sides: set[str]
+    trailing: bool
 
 
 def find(scene: Scene) -> Iterator[Rotation | Unread]:
     """A Rotation or an Unread for each node."""
-    takers: dict[int, list[Attention]] = {}
+    takers: dict[tuple[Frame, int], _Served] = {}
     for attention in scene.attentions:
-        for index in {node.index for node in (*attention.query, *attention.key)}:
-            takers.setdefault(index, []).append(attention)
-    for node in scene.file.main.nodes(*ROTARY_EMBEDDING):
-        served = takers.get(node.index, [])
-        try:
-            if not served:
-                raise Unfollowed("rotates a value that no attention node is known to take")
-            yield _read(scene, node, served)
-        except Unfollowed as error:
-            layers = layers_of(served)
-            yield scene.unread(node, str(error), layers[0] if layers else None)
+        for side, way, turn in attention.turns:
+            if turn.cos is None:
+                key = (turn.value.frame, turn.node.index)
+                served = takers.setdefault(key, _Served([], set(), way.trailing))
+                served.attentions.append(attention)
+                served.sides.add(side)
+    for frame in scene.main.everything():
+        for kind in ROTATING_OPS:
+            for node in frame.body.nodes(*kind):
+                yield _found(scene, frame, node, takers.get((frame, node.index)))
 
 
-def _read(scene: Scene, node: Node, served: list[Attention]) -> Rotation:
-    tables = read_tables(scene, node, _COS, _SIN)
+def _found(scene: Scene, frame: Frame, node: Node, served: _Served | None) -> Rotation | Unread:
     try:
-        check_positions(scene.file.main, node.input(_POSITIONS), scene.hints.position_ids)
+        if served is None:
+            raise Unfollowed("rotates a value that no attention node is known to take")
+        return _read(scene, frame, node, served)
     except Unfollowed as error:
-        raise Unfollowed(f"its position ids {error}") from error
-    whole = 2 * tables.cos.shape[1]
+        layers = layers_of(served.attentions) if served is not None else ()
+        return scene.unread(node, str(error), layers[0] if layers else None)
+
+
+def _read(scene: Scene, frame: Frame, node: Node, served: _Served) -> Rotation:
+    inputs = _INPUTS[node.domain, node.op]
+    trail = Trail(nodes={(frame.body, node.index)})
+    parts = _parts(scene, frame, node, inputs, trail)
+    whole = 2 * same_pairs(parts)
     stated = node.integer("rotary_embedding_dim", 0)
     if stated < 0 or stated % 2:
         raise Unfollowed(f"has rotary_embedding_dim = {stated}; an even number is allowed")
+    is_onnx = inputs.form == ONNX_FORM
     return Rotation(
-        form=FORM,
+        form=inputs.form,
+        frame=frame,
         node=node,
-        layers=layers_of(served),
-        encoding="pairs",
+        layers=layers_of(served.attentions),
+        sides=tuple(side for side in ("query", "key") if side in served.sides),
         interleaved=flag(node, "interleaved"),
+        trailing=served.trailing,
         rotary_dim=stated or whole,
-        head_dim=None if stated else whole,
-        tables=tables,
+        head_dim=None if stated or is_onnx else whole,
+        mrope=_mrope(node),
+        parts=parts,
+        trail=trail,
     )
+
+
+def _parts(
+    scene: Scene, frame: Frame, node: Node, inputs: _Inputs, trail: Trail
+) -> tuple[Part, ...]:
+    has_positions = bool(node.input(inputs.positions))
+    if not has_positions and inputs.form != ONNX_FORM:
+        raise Unfollowed("its position ids is left out")
+    wanted = Wanted(layout="pairs", per_token=not has_positions)
+    cos, sin = (resolve(frame, node.input(i), trail) for i in (inputs.cos, inputs.sin))
+    parts = read_parts(scene, cos, sin, wanted, trail)
+    if not has_positions:
+        return tuple(parts)
+    try:
+        positions = scene.positions.read(resolve(frame, node.input(inputs.positions)))
+    except Unfollowed as error:
+        raise Unfollowed(f"its position ids {error}") from error
+    parts = [made for part in parts for made in shifted(part, positions)]
+    rows = scene.hints.long_rows
+    if rows is not None and all(part.length is None for part in parts):
+        parts = [made for part in parts for made in split_rows(part, rows, rows)]
+    return tuple(parts)
+
+
+def _mrope(node: Node) -> tuple[int, ...] | None:
+    """The layout and the sections of positions in three axes; None for other ops."""
+    if (node.domain, node.op) != MROTARY_EMBEDDING:
+        return None
+    return node.integer("mrope_layout", 0), *(node.integers("mrope_section") or ())

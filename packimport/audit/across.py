@@ -1,0 +1,136 @@
+"""Across: what only several sites, or several graphs, show together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from packimport.audit.checks import Finding, finding
+from packimport.audit.judge import JudgedSite, spans, where
+from packimport.graph.site import ByLength, GraphFacts
+from packimport.semantics.model import Semantics
+
+# What tells whether two sites rotate alike: the label, and whether entries are wrong.
+_Baked = tuple[str, bool | None, int]
+
+
+def across_sites(sites: Sequence[JudgedSite]) -> Iterator[Finding]:
+    """Every check that compares the sites of one layer."""
+    yield from _query_and_key(sites)
+    yield from _graphs(sites)
+
+
+def _baked(judged: JudgedSite) -> _Baked:
+    m = judged.measurement
+    return m.baked_as, None if m.wrong_pairs is None else bool(m.wrong_pairs), judged.site.pairs
+
+
+def _query_and_key(sites: Sequence[JudgedSite]) -> Iterator[Finding]:
+    """Query and key of a layer, rotated by tables that differ: one finding per two sites."""
+    seen: set[tuple[int, int]] = set()
+    for at, one in enumerate(sites):
+        for after, other in enumerate(sites[at + 1 :], at + 1):
+            same = _same_graph(one, other) and one.site.length == other.site.length
+            layers = sorted({*one.site.layers} & {*other.site.layers})
+            if not same or not layers or (at, after) in seen or _baked(one) == _baked(other):
+                continue
+            seen.add((at, after))
+            yield finding(
+                "RPE019",
+                f"query and key of layers {spans(layers)} are rotated by different tables",
+                graph=one.site.graph,
+                where=where(other.site),
+                expected=one.measurement.baked_as,
+                found=other.measurement.baked_as,
+                fix="packimport patch CONTAINER -o OUT writes the declared table for both",
+            )
+
+
+def _same_graph(one: JudgedSite, other: JudgedSite) -> bool:
+    return (one.site.graph, one.site.branch) == (other.site.graph, other.site.branch)
+
+
+def _graphs(sites: Sequence[JudgedSite]) -> Iterator[Finding]:
+    """A layer whose graphs, or branches, rotate it by tables that differ."""
+    first: dict[tuple[int, ByLength | None], JudgedSite] = {}
+    told: set[tuple[str, str]] = set()
+    for judged in sites:
+        for layer in judged.site.layers:
+            one = first.setdefault((layer, judged.site.length), judged)
+            place = (judged.site.graph, judged.site.branch)
+            if _same_graph(one, judged) or _baked(one) == _baked(judged) or place in told:
+                continue
+            told.add(place)
+            yield finding(
+                "RPE020",
+                f"layer {layer} is rotated by other tables than in {_name(one)}",
+                graph=judged.site.graph,
+                where=where(judged.site),
+                expected=one.measurement.baked_as,
+                found=judged.measurement.baked_as,
+                fix="packimport patch CONTAINER -o OUT writes the declared table in all graphs",
+            )
+
+
+def _name(judged: JudgedSite) -> str:
+    return ", ".join(filter(None, (judged.site.graph, judged.site.branch)))
+
+
+def layer_findings(facts: Sequence[GraphFacts], semantics: Semantics) -> Iterator[Finding]:
+    """Layers that the declaration promises and no graph has, and the reverse.
+
+    Every graph has all layers, or graphs with some of them have all together; graphs
+    beside those may have none, such as the embedding of a pipeline.
+    """
+    promised = len(semantics.layers) or semantics.num_hidden_layers
+    seen = [_seen(graph) for graph in facts]
+    parts = [found for graph, found in zip(facts, seen, strict=True) if graph.layers]
+    is_split = promised is not None and _is_split(parts, promised)
+    for graph, found in zip(facts, seen, strict=True):
+        if graph.unread or graph.dangling:
+            # What could not be read may well be the missing layers.
+            if semantics.declaration is not None and not is_split:
+                yield from _count(graph, semantics)
+        elif graph.layers:
+            if semantics.declaration is not None and not is_split:
+                yield from _count(graph, semantics)
+            whole = promised or graph.layers
+            lost = [] if is_split else [i for i in range(whole) if i not in found]
+            if lost:
+                yield _lost(graph, lost, whole, len(found))
+        elif not parts:
+            yield _lost(graph, list(range(promised or 0)), promised or 0, 0)
+
+
+def _seen(graph: GraphFacts) -> set[int]:
+    return {i for site in graph.sites for i in site.layers} | set(graph.unrotated)
+
+
+def _is_split(parts: Sequence[set[int]], promised: int) -> bool:
+    """Whether several graphs have some layers each and all of them together."""
+    together = [layer for part in parts for layer in part]
+    return len(parts) > 1 and sorted(together) == list(range(promised))
+
+
+def _count(graph: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
+    declared = len(semantics.layers)
+    if graph.layers and graph.layers != declared:
+        yield finding(
+            "RPE013",
+            f"the graph has {graph.layers} attention layers, the declaration {declared}",
+            graph=graph.graph,
+            expected=f"{declared} layers",
+            found=f"{graph.layers} layers",
+            fix="the declaration belongs to another model (pass its own with --config), or the"
+            " model has layers without attention, which are not understood yet",
+        )
+
+
+def _lost(graph: GraphFacts, lost: list[int], promised: int, seen: int) -> Finding:
+    return finding(
+        "RPE004",
+        f"no rotation was found for layers {spans(lost)}" if lost else "no layer was found",
+        graph=graph.graph,
+        expected=f"{promised} layers" if promised else "at least one attention layer",
+        found=f"{seen} layers",
+        fix="this pack can't be judged; see docs/forms.md for what is understood",
+    )

@@ -1,0 +1,39 @@
+"""Explain: what the documentation says of a check."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from packimport.audit.checks import CHECKS
+from packimport.errors import DependencyError, UsageError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_PAGE = "checks.md"
+
+
+def explain(code: str) -> str:
+    """The section of docs/checks.md for a code such as "RPE001": cause, effect and cure.
+
+    Raises UsageError for a code that there is none of, and DependencyError where
+    the installation lacks the page.
+    """
+    wanted = code.upper()
+    if wanted not in CHECKS:
+        raise UsageError("no such check", found=code, allowed=f"{min(CHECKS)} to {max(CHECKS)}")
+    sections = re.split(r"^## ", _page(), flags=re.MULTILINE)
+    found = next(section for section in sections if section.startswith(f"{wanted}:"))
+    return found.rstrip()
+
+
+def _page() -> str:
+    # A wheel carries the page within the package; a checkout has it in docs/.
+    for folder in (_PACKAGE / "_docs", _PACKAGE.parent / "docs"):
+        path = folder / _PAGE
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    raise DependencyError(
+        "this installation of packimport lacks a file of its own",
+        place=f"docs/{_PAGE}",
+        fix="Install packimport again.",
+    )

@@ -1,0 +1,33 @@
+"""Wrapping: lines of a text are folded where a person reads them, and left whole elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+
+_LEAST = 40
+# Where the values of a report's fields begin.
+_VALUES = 16
+
+
+def wrapped(text: str, width: int | None = None) -> str:
+    """`text` with lines of at most `width` columns; what is folded goes on further right.
+
+    width: None for that of the terminal, and no folding where standard output is none.
+    """
+    if width is None:
+        if not sys.stdout.isatty():
+            return text
+        width = max(_LEAST, shutil.get_terminal_size().columns)
+    lines: list[str] = []
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        lines += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=" " * (_VALUES if indent >= 4 else indent + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(lines)
