@@ -2,56 +2,71 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import numpy.typing as npt
 
-from forward.comparison import Comparison, Figures
-from forward.dump import Dump
-from forward.statistics import Moments, RowFigures, row_figures
+from forward.comparison import Comparison
+from forward.dump import Dump, Tokens, rows_at
+from forward.figures import Figures, figures
+from forward.prompt import check_tokens
+from forward.scores import BLOCK, blocks
+from forward.statistics import RowFigures, joined, row_figures
+from forward.truncated import truncated_figures
+from forward.worst import worst
 from packimport.errors import DumpError
 
-# Entries of a block. In float64 that is 4 MB, so that the passes over it stay near
-# the cache; the blocks are the same on every machine, and so are the figures.
-_BLOCK = 1 << 19
+# Positions on each side of an edge of a table.
+_NEAR = 16
 
 
-def compare(reference: Dump, run: Dump) -> Comparison:
-    """The figures of `run` against `reference`.
+def compare(
+    reference: Dump, run: Dump, edges: Sequence[int] = (), worst_count: int = 0
+) -> Comparison:
+    """The figures of `run` against `reference`, at the positions that both have.
+
+    edges: positions around which the figures are given; those of the run's dump count, too.
+    worst_count: how many of the worst positions are listed.
 
     Memory is a few blocks, whatever the size of the dumps.
     Raises DumpError where tokens or vocabularies differ, or logits have no softmax.
     """
-    _check_same(reference, run)
-    height = max(1, _BLOCK // run.vocab)
-    starts = range(0, run.positions, height)
+    check_same(reference, run)
+    exact = reference.tops is None and run.tops is None
+    at = shared_positions(reference, run)
+    height = max(1, BLOCK // run.vocab)
 
-    def block(start: int) -> RowFigures:
-        rows = slice(start, min(start + height, run.positions))
-        return row_figures(reference.logits[rows], run.logits[rows], start)
+    def block(positions: Tokens) -> RowFigures:
+        first, following = int(positions[0]), run.following(positions)
+        if exact:
+            x, y = rows_at(reference, positions), rows_at(run, positions)
+            return row_figures(x, y, first, following)
+        return truncated_figures(reference, run, positions, following)
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        blocks = list(pool.map(block, starts))
-    rows = _joined(blocks)
+        rows = joined(list(pool.map(block, blocks(at, height))))
+    stop = int(at[-1]) + 1
     return Comparison(
         reference=reference.name,
         run=run.name,
         vocab=run.vocab,
-        overall=_figures("all", rows, 0, run.positions),
+        exact=exact,
+        overall=figures("all", rows, at, 0, stop),
         buckets=tuple(
-            _figures(f"{start}-{stop - 1}", rows, start, min(stop, run.positions))
-            for start, stop in _buckets(run.positions)
+            figures(f"{low}-{high - 1}", rows, at, low, min(high, stop))
+            for low, high in buckets(at)
         ),
-        phases=_phases(rows, run),
-        correlation=rows.moments.correlation,
+        phases=_phases(rows, at, run),
+        edges=_around(rows, at, sorted({*run.edges, *edges})),
+        correlation=rows.moments.correlation if exact else None,
+        worst=worst(rows, at, run, worst_count),
     )
 
 
-def _check_same(reference: Dump, run: Dump) -> None:
+def check_same(reference: Dump, run: Dump) -> None:
+    """Refuse dumps of different vocabularies or tokens."""
     if reference.vocab != run.vocab:
         raise DumpError(
             "the dumps have vocabularies of different sizes",
@@ -69,6 +84,7 @@ def _check_same(reference: Dump, run: Dump) -> None:
             allowed=f"{len(reference.tokens)}, as in {reference.name}",
             fix=fix,
         )
+    check_tokens(reference.tokens, reference.vocab, "the logits")
     unequal = np.flatnonzero(reference.tokens != run.tokens)
     if unequal.size:
         position = int(unequal[0])
@@ -81,58 +97,41 @@ def _check_same(reference: Dump, run: Dump) -> None:
         )
 
 
-def _joined(blocks: list[RowFigures]) -> RowFigures:
-    return RowFigures(
-        kl=np.concatenate([b.kl for b in blocks]),
-        same_top1=np.concatenate([b.same_top1 for b in blocks]),
-        difference=np.concatenate([b.difference for b in blocks]),
-        token=np.concatenate([b.token for b in blocks]),
-        moments=sum((b.moments for b in blocks), Moments()),
-    )
+def shared_positions(reference: Dump, run: Dump) -> Tokens:
+    """The positions that both dumps have, int64 ascending."""
+    at = np.intersect1d(reference.where(), run.where(), assume_unique=True)
+    if not at.size:
+        raise DumpError(
+            "the dumps have no position in common",
+            place=run.name,
+            fix="Make both with the same --positions.",
+        )
+    return at
 
 
-def _buckets(positions: int) -> Iterator[tuple[int, int]]:
-    """0-127, 128-511, 512-1023, then doubling: RoPE faults grow with the position."""
+def buckets(at: Tokens) -> Iterator[tuple[int, int]]:
+    """0-127, 128-511, 512-1023, then doubling, where `at` has any: RoPE faults grow so."""
     start, stop = 0, 128
-    while start < positions:
-        yield start, stop
+    while start <= at[-1]:
+        if ((at >= start) & (at < stop)).any():
+            yield start, stop
         start, stop = stop, 512 if stop == 128 else 2 * stop
 
 
-def _phases(rows: RowFigures, run: Dump) -> tuple[Figures, ...]:
-    if not 0 < run.prefill < run.positions:
+def _phases(rows: RowFigures, at: Tokens, run: Dump) -> tuple[Figures, ...]:
+    stop = int(at[-1]) + 1
+    if not at[0] < run.prefill < stop:
         return ()
     return (
-        _figures("prefill", rows, 0, run.prefill),
-        _figures("decode", rows, run.prefill, run.positions),
+        figures("prefill", rows, at, 0, run.prefill),
+        figures("decode", rows, at, run.prefill, stop),
     )
 
 
-def _figures(name: str, rows: RowFigures, start: int, stop: int) -> Figures:
-    kl = rows.kl[start:stop]
-    ordered = np.sort(kl)
-    worst, farthest = int(kl.argmax()), int(rows.difference[start:stop].argmax())
-    return Figures(
-        name=name,
-        start=start,
-        stop=stop,
-        kl_mean=float(kl.mean()),
-        kl_median=quantile(ordered, 0.5),
-        kl_p99=quantile(ordered, 0.99),
-        kl_max=float(kl[worst]),
-        kl_max_position=start + worst,
-        same_top1=float(rows.same_top1[start:stop].mean()),
-        max_difference=float(rows.difference[start + farthest]),
-        max_difference_position=start + farthest,
-        max_difference_token=int(rows.token[start + farthest]),
-    )
-
-
-def quantile(ordered: npt.NDArray[np.float64], share: float) -> float:
-    """The quantile of ascending numbers, interpolated linearly; inf is a number, too."""
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    part = place - low
-    if part == 0.0 or math.isinf(ordered[low]):
-        return float(ordered[low])
-    return float(ordered[low] + part * (ordered[low + 1] - ordered[low]))
+def _around(rows: RowFigures, at: Tokens, edges: Sequence[int]) -> tuple[Figures, ...]:
+    ranges = []
+    for edge in edges:
+        for word, low, high in (("before", edge - _NEAR, edge), ("from", edge, edge + _NEAR)):
+            if ((at >= low) & (at < high)).any():
+                ranges.append(figures(f"{word} {edge}", rows, at, max(low, 0), high))
+    return tuple(ranges)

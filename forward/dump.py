@@ -1,10 +1,13 @@
 """Dump: the logits of one run, in memory or in a folder.
 
-A folder holds three files, and numpy alone reads the first two:
+A folder holds these files, and numpy alone reads all but the last:
 
-    logits.npy   float32 [positions, vocab]; row i follows the tokens 0 … i
-    tokens.npy   int64 [positions]
-    dump.json    what made it (schemas/dump.schema.json)
+    logits.npy     float32 or float16 [rows, vocab]; row i follows the tokens 0 … positions[i]
+    tokens.npy     int64 [tokens]
+    positions.npy  int64 [rows], ascending, where not every position has a row
+    ids.npy        int32 [rows, k] of a top-k dump: whose logits the row holds, largest first
+    tail.npy       float64 [rows] of a top-k dump: log Σ exp of the logits left out
+    dump.json      what made it (schemas/dump.schema.json)
 """
 
 from __future__ import annotations
@@ -12,19 +15,34 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from forward.npy import Logits, NpyRows, open_rows, read_array
 from packimport.errors import DumpError
 from packimport.pack.documents import load_json, validate
 
 SCHEMA = "dump.schema.json"
+# NpyRows is the usual kind of Rows; it is named here for who makes a Dump by hand.
+__all__ = ["DUMP", "IDS", "LOGITS", "POSITIONS", "SCHEMA", "TAIL", "TOKENS"]
+__all__ += [
+    "Dump",
+    "Logits",
+    "NpyRows",
+    "Rows",
+    "Tokens",
+    "Tops",
+    "read_dump",
+    "rows_at",
+    "tokens_sha256",
+]
+
 LOGITS, TOKENS, DUMP = "logits.npy", "tokens.npy", "dump.json"
+POSITIONS, IDS, TAIL = "positions.npy", "ids.npy", "tail.npy"
 
 Tokens = npt.NDArray[np.int64]
-Logits = npt.NDArray[np.float32]
 
 
 class Rows(Protocol):
@@ -38,20 +56,38 @@ class Rows(Protocol):
         """The logits of a range of positions."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Tops:
+    """What a top-k dump knows beside its logits.
+
+    vocab: entries of a whole row. ids: int32 [rows, k]. tail: float64 [rows].
+    """
+
+    vocab: int
+    ids: npt.NDArray[np.int32]
+    tail: npt.NDArray[np.float64]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Dump:
     """Tokens and the logits after each of them.
 
     name:    what messages call it: its folder, or a word.
-    tokens:  int64 [positions].
-    logits:  float32 [positions, vocab].
+    tokens:  int64 [tokens].
+    logits:  float32 [rows, vocab], or [rows, k] where `tops` is given.
     prefill: how many positions ran as prefill; the others ran one at a time.
+    at:      int64 [rows], the positions of the rows, ascending; None: all, in order.
+    tops:    of a top-k dump, else None.
+    edges:   the positions at which the run went over to another RoPE table.
     """
 
     name: str
     tokens: Tokens
     logits: Rows
     prefill: int
+    at: Tokens | None = None
+    tops: Tops | None = None
+    edges: tuple[int, ...] = ()
 
     @property
     def positions(self) -> int:
@@ -60,32 +96,16 @@ class Dump:
 
     @property
     def vocab(self) -> int:
-        """Entries of a row."""
-        return self.logits.shape[1]
+        """Entries of a whole row."""
+        return self.logits.shape[1] if self.tops is None else self.tops.vocab
 
+    def where(self) -> Tokens:
+        """int64 [rows]: the position of each row."""
+        return np.arange(self.positions) if self.at is None else self.at
 
-@dataclass(frozen=True, slots=True)
-class NpyRows:
-    """The rows of a float32 .npy file, read where they are asked for.
-
-    Read and not mapped: the pages of a mapped file count as the process's memory.
-    """
-
-    path: Path
-    shape: tuple[int, int]
-    offset: int
-
-    def __getitem__(self, rows: slice, /) -> Logits:
-        """float32 [stop − start, vocab]."""
-        start, stop, _ = rows.indices(self.shape[0])
-        width = self.shape[1]
-        flat = np.fromfile(
-            self.path,
-            dtype="<f4",
-            count=(stop - start) * width,
-            offset=self.offset + 4 * start * width,
-        )
-        return flat.reshape(stop - start, width).astype(np.float32, copy=False)
+    def following(self, positions: Tokens) -> Tokens:
+        """The token after each position, −1 where none is known; int64."""
+        return np.append(self.tokens, -1)[positions + 1]
 
 
 def read_dump(folder: Path | str) -> Dump:
@@ -99,66 +119,72 @@ def read_dump(folder: Path | str) -> Dump:
         )
     document = load_json(folder / DUMP, str(folder / DUMP))
     validate(document, SCHEMA, str(folder / DUMP))
-    stated = cast("dict[str, dict[str, object]]", document)  # the schema has checked it
-    tokens = _read_tokens(folder / TOKENS)
-    if tokens_sha256(tokens) != stated["tokens"]["sha256"]:
-        raise DumpError(
-            "tokens.npy is not the file that dump.json describes",
-            place=str(folder / TOKENS),
-            fix="Make the dump again.",
-        )
-    logits = _open_logits(folder / LOGITS)
-    if list(logits.shape) != stated["logits"]["shape"] or logits.shape[0] != len(tokens):
+    stated = cast("dict[str, dict[str, Any]]", document)  # the schema has checked it
+    tokens = _checked(folder / TOKENS, stated["tokens"]["sha256"])
+    form = stated["logits"]
+    at = _checked(folder / POSITIONS, form["positions"]) if "positions" in form else None
+    logits = open_rows(folder / LOGITS)
+    rows = len(tokens) if at is None else len(at)
+    if list(logits.shape) != form["shape"] or logits.shape[0] != rows:
         raise DumpError(
             "the logits have another shape than dump.json and tokens.npy say",
             place=str(folder / LOGITS),
             found=list(logits.shape),
-            allowed=f"{stated['logits']['shape']}, for {len(tokens)} tokens",
+            allowed=f"{form['shape']}, for {rows} rows",
             fix="Make the dump again.",
         )
-    prefill = stated["steps"]["prefill"]
-    assert isinstance(prefill, int)
-    return Dump(name=str(folder), tokens=tokens, logits=logits, prefill=prefill)
+    if at is not None and (at[0] < 0 or at[-1] >= len(tokens) or (np.diff(at) < 1).any()):
+        raise DumpError("not ascending positions of tokens", place=str(folder / POSITIONS))
+    return Dump(
+        name=str(folder),
+        tokens=tokens,
+        logits=logits,
+        prefill=stated["steps"]["prefill"],
+        at=at,
+        tops=_read_tops(folder, logits.shape, form["vocab"]) if "vocab" in form else None,
+        edges=tuple(stated["steps"].get("edges", ())),
+    )
+
+
+def _checked(path: Path, digest: str) -> Tokens:
+    values = read_array(path, "<i8", 1).astype(np.int64, copy=False)
+    if tokens_sha256(values) != digest:
+        raise DumpError(
+            f"{path.name} is not the file that dump.json describes",
+            place=str(path),
+            fix="Make the dump again.",
+        )
+    return values
+
+
+def _read_tops(folder: Path, shape: tuple[int, int], vocab: int) -> Tops:
+    ids = read_array(folder / IDS, "<i4", 2).astype(np.int32, copy=False)
+    tail = read_array(folder / TAIL, "<f8", 1).astype(np.float64, copy=False)
+    ordered = np.sort(ids, axis=1)
+    if (
+        ids.shape != shape
+        or tail.shape != shape[:1]
+        or np.isnan(tail).any()
+        or (ordered[:, 0] < 0).any()
+        or (ordered[:, -1] >= vocab).any()
+        or (np.diff(ordered, axis=1) == 0).any()
+    ):
+        raise DumpError(
+            "the ids or the tail are not those of these logits",
+            place=str(folder / IDS),
+            found=f"ids {list(ids.shape)}, tail {list(tail.shape)}",
+            allowed=f"ids {list(shape)}, distinct and below {vocab}, and a tail for each row",
+            fix="Make the dump again.",
+        )
+    return Tops(vocab, ids, tail)
+
+
+def rows_at(dump: Dump, positions: Tokens) -> Logits:
+    """The logits at positions that follow each other, float32 [positions, entries]."""
+    row = int(np.searchsorted(dump.where(), positions[0]))
+    return dump.logits[row : row + len(positions)]
 
 
 def tokens_sha256(tokens: Tokens) -> str:
     """sha256 of the token ids as little-endian int64."""
     return hashlib.sha256(tokens.astype("<i8").tobytes()).hexdigest()
-
-
-def _read_tokens(path: Path) -> Tokens:
-    try:
-        tokens = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DumpError(f"not a readable .npy file: {error}", place=str(path)) from error
-    if not isinstance(tokens, np.ndarray) or tokens.dtype != np.dtype("<i8") or tokens.ndim != 1:
-        raise DumpError("not an int64 array of one dimension", place=str(path))
-    return tokens.astype(np.int64, copy=False)
-
-
-def _open_logits(path: Path) -> NpyRows:
-    try:
-        with path.open("rb") as file:
-            if np.lib.format.read_magic(file) != (1, 0):
-                raise ValueError("a header of another version than 1.0")
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-            offset = file.tell()
-        size = path.stat().st_size
-    except (OSError, ValueError, EOFError) as error:
-        raise DumpError(f"not a readable .npy file: {error}", place=str(path)) from error
-    if dtype != np.dtype("<f4") or fortran or len(shape) != 2 or 0 in shape:
-        raise DumpError(
-            "not an array of logits",
-            place=str(path),
-            found=f"{dtype} {list(shape)}",
-            allowed="float32 [positions, vocab] in C order",
-        )
-    if size != offset + 4 * shape[0] * shape[1]:
-        raise DumpError(
-            "the file is not as long as its header says",
-            place=str(path),
-            found=f"{size} bytes",
-            allowed=f"{offset + 4 * shape[0] * shape[1]} bytes",
-            fix="Make the dump again.",
-        )
-    return NpyRows(path, (shape[0], shape[1]), offset)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from forward.dump import DUMP, LOGITS, TOKENS, Tokens, tokens_sha256
-from forward.steps import Block
-from packimport import __version__
+from forward.dump import DUMP, LOGITS, POSITIONS, TAIL, TOKENS, Tokens, tokens_sha256
+from forward.form import ALL, Form
+from forward.sink import Sink
+from forward.steps import Block, Step
+from forward.unfinished import NOTHING, Done, Identity, done_steps, unfinished
 from packimport.errors import DumpError
+from packimport.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,15 +24,17 @@ class Provenance:
     """What identifies a run, for dump.json.
 
     engine: name, version and settings of what computed the logits.
-    kind:   "pack" or "checkpoint".
-    path:   the pack or checkpoint as the user named it.
+    kind:   "pack", "checkpoint" or "file".
+    path:   the pack, checkpoint or file as the user named it.
     files:  name ─▶ (bytes, sha256) of every file that was read.
+    edges:  the positions at which the run goes over to another RoPE table.
     """
 
     engine: Mapping[str, object]
     kind: str
     path: str
     files: Mapping[str, tuple[int, str]]
+    edges: tuple[int, ...] = ()
 
 
 def write_dump(
@@ -41,99 +43,108 @@ def write_dump(
     blocks: Iterable[Block],
     provenance: Callable[[], Provenance],
     chunk: int | None = None,
+    *,
+    form: Form = ALL,
 ) -> tuple[int, int]:
-    """Write the blocks of a run over `tokens` into `folder`; returns [positions, vocab].
+    """Write the blocks of a run over `tokens` into `folder`; returns [rows, entries].
 
     The files are written to a sibling that is renamed at the end, so `folder` is
     whole or absent. They are not synced to the disk: a dump is made again in a
     minute, and `read_dump` refuses a file that is too short.
     `provenance` is asked last: it may wait for hashes that are still in the making.
     """
-    check_free(folder)
-    with _partial(folder) as partial:
-        rows, vocab, prefill = _write_logits(partial / LOGITS, len(tokens), blocks)
-        if rows != len(tokens):
-            raise DumpError(f"the run gave {rows} rows of logits for {len(tokens)} tokens")
-        np.save(partial / TOKENS, tokens.astype("<i8"), allow_pickle=False)
-        steps = {"prefill": prefill, "decode": rows - prefill, "chunk": chunk}
-        document = _document(provenance(), tokens, steps, (rows, vocab))
-        text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        (partial / DUMP).write_text(text, encoding="utf-8", newline="\n")
-    return rows, vocab
+    with unfinished(folder) as partial:
+        return _fill(partial, tokens, blocks, provenance, chunk=chunk, form=form)
 
 
-def check_free(folder: Path) -> None:
-    """Refuse a place that is taken, or whose parent is missing."""
-    if os.path.lexists(folder):
-        raise DumpError(
-            "the place of the dump is taken",
-            place=str(folder),
-            fix="Name a folder that does not exist yet, or remove this one.",
-        )
-    if not folder.absolute().parent.is_dir():
-        raise DumpError(
-            "the folder that should hold the dump does not exist",
-            place=str(folder.absolute().parent),
-            fix="Make it first.",
-        )
+def resume_dump(
+    folder: Path,
+    tokens: Tokens,
+    *,
+    steps: Sequence[Step],
+    blocks: Callable[[int], Iterable[Block]],
+    provenance: Callable[[], Provenance],
+    chunk: int | None,
+    identity: Identity,
+    form: Form = ALL,
+) -> tuple[int, int]:
+    """The same; after a kill it goes on behind the last whole step, where all rows are kept.
+
+    steps:    those of the run. blocks: given how many of them are done, the others' blocks.
+    identity: what tells this run from others; see `unfinished`.
+    """
+    with unfinished(folder, identity) as partial:
+        whole = form.positions is None and form.top_k is None
+        done = done_steps(partial / LOGITS, steps) if whole else NOTHING
+        left = blocks(done.steps)
+        return _fill(partial, tokens, left, provenance, chunk=chunk, form=form, done=done)
 
 
-@contextlib.contextmanager
-def _partial(folder: Path) -> Iterator[Path]:
-    """A sibling that becomes `folder` when the block ends well, and vanishes otherwise."""
-    partial = folder.absolute().with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
-    partial.mkdir()
-    try:
-        yield partial
-        check_free(folder)
-        partial.rename(folder.absolute())
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def _write_logits(path: Path, positions: int, blocks: Iterable[Block]) -> tuple[int, int, int]:
-    """Stream the blocks; returns rows written, vocab, and rows of prefill."""
-    rows = vocab = prefill = 0
-    with path.open("wb") as file:
+def _fill(
+    partial: Path,
+    tokens: Tokens,
+    blocks: Iterable[Block],
+    provenance: Callable[[], Provenance],
+    *,
+    chunk: int | None,
+    form: Form,
+    done: Done = NOTHING,
+) -> tuple[int, int]:
+    """Write the files of a dump; its first rows may be there already."""
+    kept = form.kept(len(tokens))
+    with Sink(partial, kept, form, done) as sink:
         for block in blocks:
-            if not rows:
-                vocab = block.logits.shape[1]
-                _check_disk(path, 4 * positions * vocab)
-                header = {"descr": "<f4", "fortran_order": False, "shape": (positions, vocab)}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(np.ascontiguousarray(block.logits, dtype="<f4").data)
-            rows += len(block.logits)
-            prefill += 0 if block.step.decode else len(block.logits)
-    return rows, vocab, prefill
+            sink.add(block)
+    if sink.rows != len(kept):
+        raise DumpError(f"the run gave {sink.rows} rows of logits for {len(kept)} tokens")
+    _save(partial / TOKENS, tokens, "<i8")
+    if form.positions is not None:
+        _save(partial / POSITIONS, kept, "<i8")
+    if form.top_k is not None:
+        _save(partial / TAIL, np.concatenate(sink.tails), "<f8")
+    steps: dict[str, object] = {
+        "prefill": len(tokens) - sink.decoded,
+        "decode": sink.decoded,
+        "chunk": chunk,
+    }
+    document = _document(provenance(), tokens, steps, _form(form, kept, sink))
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    (partial / DUMP).write_text(text, encoding="utf-8", newline="\n")
+    return sink.rows, sink.entries
 
 
-def _check_disk(path: Path, needed: int) -> None:
-    free = shutil.disk_usage(path.parent).free
-    if free < needed:
-        raise DumpError(
-            "the disk is too full for these logits",
-            place=str(path.parent.parent),
-            found=f"{free} bytes free",
-            allowed=f"{needed} bytes or more",
-            fix="Name a folder on another disk, or dump fewer tokens.",
-        )
+def _save(path: Path, values: npt.NDArray[np.generic], dtype: str) -> None:
+    np.save(path, values.astype(dtype), allow_pickle=False)
+
+
+def _form(form: Form, kept: Tokens, sink: Sink) -> dict[str, object]:
+    """What dump.json says of the logits; keys that a plain dump does not need are left out."""
+    value: dict[str, object] = {"dtype": form.dtype, "shape": [sink.rows, sink.entries]}
+    if form.positions is not None:
+        value["positions"] = tokens_sha256(kept)
+    if form.top_k is not None:
+        value["vocab"] = sink.vocab
+    return value
 
 
 def _document(
-    provenance: Provenance, tokens: Tokens, steps: Mapping[str, object], shape: tuple[int, int]
+    provenance: Provenance,
+    tokens: Tokens,
+    steps: Mapping[str, object],
+    logits: Mapping[str, object],
 ) -> dict[str, object]:
     """dump.json: nothing in it changes between two equal runs."""
     files = [
         {"name": name, "bytes": size, "sha256": digest}
         for name, (size, digest) in sorted(provenance.files.items())
     ]
+    edges = {"edges": list(provenance.edges)} if provenance.edges else {}
     return {
         "schema_version": 1,
         "tool": {"name": "forward-serve", "version": __version__},
         "engine": dict(provenance.engine),
         "source": {"kind": provenance.kind, "path": provenance.path, "files": files},
         "tokens": {"count": len(tokens), "sha256": tokens_sha256(tokens)},
-        "steps": dict(steps),
-        "logits": {"dtype": "float32", "shape": list(shape)},
+        "steps": {**steps, **edges},
+        "logits": dict(logits),
     }

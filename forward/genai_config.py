@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from packimport.errors import ContainerError
 from packimport.pack.container import Container
+from packimport.pack.digests import sha256_of_files
 from packimport.pack.documents import MAX_BYTES, Document, read_json
 
 FILE = "genai_config.json"
 
 # Session options that name native code or files for it: to obey them would run a
 # stranger's code, to pass over them would run another model than the one that is meant.
-_REFUSED_OPTIONS = ("custom_ops_library", "external_data_file", "custom_allocator")
+_REFUSED_OPTIONS = ("external_data_file", "custom_allocator")
+_LIBRARY = "custom_ops_library"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +27,8 @@ class Decoder:
     vocab_size:     token ids are below it.
     context_length: the most tokens that the pack is meant for.
     eos:            token ids that end a text.
+    share_buffer:   whether past and present are meant to be one buffer.
+    library:        the custom operators in the pack that the caller allowed, or None.
     """
 
     graph: str
@@ -34,6 +38,8 @@ class Decoder:
     vocab_size: int
     context_length: int
     eos: tuple[int, ...]
+    share_buffer: bool
+    library: str | None
     input_ids: str
     attention_mask: str
     position_ids: str
@@ -44,11 +50,12 @@ class Decoder:
     present_value: str
 
 
-def read_decoder(container: Container) -> Decoder:
+def read_decoder(container: Container, custom_ops: str | None = None) -> Decoder:
     """The decoder of a pack.
 
-    Raises DocumentError where a key is missing or of another kind, and
-    ContainerError for packs of several graphs and for options that load native code.
+    custom_ops: the sha256 of a library of custom operators that may be loaded.
+    Raises DocumentError where a key is missing or of another kind, and ContainerError
+    for packs of several graphs and for options that load native code nobody allowed.
     """
     if not container.has(FILE):
         raise ContainerError(
@@ -56,9 +63,12 @@ def read_decoder(container: Container) -> Decoder:
             place=str(container.path),
             fix="Pass a pack made for onnxruntime-genai.",
         )
-    model = Document(FILE, read_json(container.read_bytes(FILE, MAX_BYTES), FILE)).require("model")
+    config = Document(FILE, read_json(container.read_bytes(FILE, MAX_BYTES), FILE))
+    model, search = config.require("model"), config.get("search")
     decoder = model.require("decoder")
+    library = _library(container, decoder, custom_ops)
     _refuse_native_code(decoder)
+    share = None if search is None else search.get("past_present_share_buffer")
     if decoder.get("pipeline") is not None:
         raise ContainerError(
             "a pack of several graphs (pipeline) can't be run yet",
@@ -75,6 +85,8 @@ def read_decoder(container: Container) -> Decoder:
         vocab_size=model.require("vocab_size").integer(1),
         context_length=model.require("context_length").integer(1),
         eos=_ids(model.get("eos_token_id")),
+        share_buffer=share is not None and share.boolean(),
+        library=library,
         input_ids=_name(inputs, "input_ids", "input_ids"),
         attention_mask=_name(inputs, "attention_mask", "attention_mask"),
         position_ids=_name(inputs, "position_ids", "position_ids"),
@@ -99,6 +111,36 @@ def _refuse_native_code(decoder: Document) -> None:
                 found=value.value,
                 fix="Such a pack runs only in its vendor's environment.",
             )
+
+
+def _library(container: Container, decoder: Document, custom_ops: str | None) -> str | None:
+    options = decoder.get("session_options")
+    value = None if options is None else options.get(_LIBRARY)
+    if value is None:
+        if custom_ops is not None:
+            raise ContainerError(
+                "the pack names no library of custom operators",
+                place=f"{FILE}#/model/decoder/session_options",
+                fix="Leave --allow-custom-ops out.",
+            )
+        return None
+    if custom_ops is None:
+        raise ContainerError(
+            f"the pack asks for {_LIBRARY}, native code that forward-serve never loads unasked",
+            place=value.place,
+            found=value.value,
+            fix="If you trust that file in the pack: --allow-custom-ops and its sha256.",
+        )
+    name = container.safe_name(value.text(), FILE)
+    digest = sha256_of_files(container, (name,))[name]
+    if digest != custom_ops.lower():
+        raise ContainerError(
+            "the library of custom operators is not the one that was allowed",
+            place=name,
+            found=f"sha256 {digest}",
+            allowed=custom_ops,
+        )
+    return name
 
 
 def _ids(value: Document | None) -> tuple[int, ...]:

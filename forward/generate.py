@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -23,9 +23,11 @@ def generate(
     Raises DumpError for an empty prompt or unknown ids.
     """
     check_tokens(prompt, decoder.vocab_size, "the pack")
-    run = runner.begin()
-    for step in plan(len(prompt), 0, chunk):
-        rows = run.feed(prompt[step.start : step.stop])
+    run = runner.begin(len(prompt) + count)
+    *steps, last = plan(len(prompt), 0, chunk or runner.chunk)
+    for step in steps:
+        run.skip(prompt[step.start : step.stop])
+    rows = run.feed(prompt[last.start :])
     for index in range(count):
         token = int(rows[-1].argmax())
         if token in decoder.eos:
@@ -33,3 +35,11 @@ def generate(
         yield token
         if index < count - 1:
             rows = run.feed(np.array([token], dtype=np.int64))
+
+
+def first_difference(ids: Sequence[int], others: Sequence[int]) -> int | None:
+    """The first index at which two lists of ids part, their ends included; None for equal ones."""
+    for index, (one, other) in enumerate(zip(ids, others, strict=False)):
+        if one != other:
+            return index
+    return None if len(ids) == len(others) else min(len(ids), len(others))

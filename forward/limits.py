@@ -8,12 +8,13 @@ from packimport.graph.find import find_sites
 from packimport.pack.container import Container
 
 
-def check_length(container: Container, decoder: Decoder, count: int) -> None:
+def check_length(container: Container, decoder: Decoder, count: int) -> tuple[int, ...]:
     """Refuse more tokens than the context of the pack, or than the rows of its RoPE tables.
 
     onnxruntime before 1.27 reads memory that is not the table's for a position beyond
     the rows; later ones fail there, in the middle of the run. Of several tables the
     longest counts: a graph may choose by length.
+    Returns the positions below `count` at which a shorter table ends.
     """
     if count > decoder.context_length:
         raise DumpError(
@@ -22,7 +23,8 @@ def check_length(container: Container, decoder: Decoder, count: int) -> None:
             allowed=f"{decoder.context_length} or fewer",
         )
     sites = find_sites(container, decoder.graph).sites
-    rows = max((site.rows for site in sites), default=count)
+    lengths = {site.rows for site in sites if site.table is not None}
+    rows = max(lengths, default=count)
     if count > rows:
         raise GraphError(
             "more tokens than the RoPE tables of the graph have rows",
@@ -30,3 +32,4 @@ def check_length(container: Container, decoder: Decoder, count: int) -> None:
             found=count,
             allowed=f"{rows} or fewer",
         )
+    return tuple(sorted(length for length in lengths if length < count))

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from forward.chat import messages_of, read_messages, read_template, render
 from forward.dump import Tokens
+from forward.npy import load_array
 from packimport.errors import DependencyError, DocumentError, DumpError, UsageError
-from packimport.pack.documents import MAX_BYTES, Document, load_json
+from packimport.pack.documents import MAX_BYTES, Document, load_json, read_json
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -27,15 +29,12 @@ def read_tokens(path: Path) -> Tokens:
     if path.suffix.lower() != ".npy":
         document = Document(str(path), load_json(path))
         return np.array(document.integers(), dtype=np.int64)
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DumpError(f"not a readable .npy file: {error}", place=str(path)) from error
-    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+    array = load_array(path)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
         raise DumpError(
             "not a list of token ids",
             place=str(path),
-            found=f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else None,
+            found=f"{array.dtype} {list(array.shape)}",
             allowed="integers [count]",
         )
     return array.astype(np.int64)
@@ -72,24 +71,63 @@ class Given:
     """What a user gave to run: exactly one is not None.
 
     tokens: a file of ids. prompt: a text. prompt_file: a file of text.
+    messages: a file of chat messages.
     """
 
     tokens: Path | None = None
     prompt: str | None = None
     prompt_file: Path | None = None
+    messages: Path | None = None
 
     def __post_init__(self) -> None:
-        if sum(value is not None for value in (self.tokens, self.prompt, self.prompt_file)) != 1:
+        given = (self.tokens, self.prompt, self.prompt_file, self.messages)
+        if sum(value is not None for value in given) != 1:
             raise UsageError(
-                "say what to run, once", allowed="--tokens FILE, --prompt TEXT or --prompt-file F"
+                "say what to run, once",
+                allowed="--tokens FILE, --prompt TEXT or --prompt-file F, or --messages FILE",
             )
 
     def read(self, tokenizer: Path) -> Tokens:
-        """The ids, int64 [count]; a text is tokenized by the tokenizer.json at `tokenizer`."""
+        """The ids, int64 [count]; a text is tokenized by the tokenizer.json at `tokenizer`.
+
+        Messages become a text by the chat template beside it, which holds every special
+        token that is wanted.
+        """
         if self.tokens is not None:
             return read_tokens(self.tokens)
-        text = self.prompt if self.prompt_file is None else read_text(self.prompt_file)
-        return Tokenizer(tokenizer).encode(text or "")
+        if self.messages is not None:
+            template, special = read_template(tokenizer.parent)
+            text = render(template, read_messages(self.messages), special)
+            return Tokenizer(tokenizer).encode(text, special=False)
+        given = self.prompt if self.prompt_file is None else read_text(self.prompt_file)
+        return Tokenizer(tokenizer).encode(given or "")
+
+
+def read_prompts(path: Path, tokenizer: Path) -> list[Tokens]:
+    """The ids of every line of a JSONL file: an object with prompt, tokens or messages.
+
+    Raises DocumentError, with the line, for a line that is none of these.
+    """
+    texts: list[Tokens] = []
+    known: Tokenizer | None = None
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        place = f"{path} line {number}"
+        item = Document(place, read_json(line.encode(), place))
+        if len(item.fields()) != 1 or not {"prompt", "tokens", "messages"} & item.fields().keys():
+            raise item.error("not a prompt", allowed="one key: prompt, tokens or messages")
+        if (ids := item.get("tokens")) is not None:
+            texts.append(np.array(ids.integers(), dtype=np.int64))
+            continue
+        known = known or Tokenizer(tokenizer)
+        if (messages := item.get("messages")) is not None:
+            template, special = read_template(tokenizer.parent)
+            text = render(template, messages_of(messages), special)
+            texts.append(known.encode(text, special=False))
+        else:
+            texts.append(known.encode(item.require("prompt").text()))
+    if not texts:
+        raise DocumentError("no prompts", place=str(path), allowed="a JSON object on each line")
+    return texts
 
 
 class Tokenizer:
@@ -115,8 +153,8 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
-    def encode(self, text: str) -> Tokens:
-        """int64 [count], with the special tokens that the file adds by itself."""
+    def encode(self, text: str, special: bool = True) -> Tokens:
+        """int64 [count]; special: with the tokens that the file adds by itself."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -125,7 +163,9 @@ class Tokenizer:
                 f"the text is not Unicode at character {error.start}",
                 fix="Save it as UTF-8 and pass --prompt-file F.",
             ) from error
-        return np.array(self._tokenizer.encode(text).ids, dtype=np.int64)
+        return np.array(
+            self._tokenizer.encode(text, add_special_tokens=special).ids, dtype=np.int64
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`, special tokens left out."""

@@ -1,18 +1,21 @@
-"""Reference: the logits that transformers gives, in float32, on the CPU and offline."""
+"""Reference: the logits that transformers gives, offline."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from forward.dump import Tokens
-from forward.dump_writer import Provenance, check_free, write_dump
+from forward.dump_writer import Provenance, write_dump
+from forward.form import ALL, Form
 from forward.prompt import check_tokens
 from forward.sources import file_hashes
 from forward.steps import Block, Step, plan
+from forward.unfinished import check_free
 from packimport.errors import DependencyError, DumpError
 
 CONFIG = "config.json"
@@ -22,6 +25,15 @@ CHUNK = 512
 _WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Torch:
+    """How torch runs a model. precision: "float32" or "bfloat16". device: as torch names it."""
+
+    threads: int | None = None
+    precision: str = "float32"
+    device: str = "cpu"
+
+
 class Reference:
     """A checkpoint that is ready to run.
 
@@ -29,10 +41,13 @@ class Reference:
     chunk:      positions of a pass; None where the whole text must be fed at once.
     """
 
-    def __init__(self, transformers: ModuleType, torch: ModuleType, model: Any) -> None:
+    def __init__(
+        self, transformers: ModuleType, torch: ModuleType, model: Any, device: str = "cpu"
+    ) -> None:
         # torch and transformers are optional and looked at by nobody else: Any.
         self._torch = torch
-        self._model = model
+        self._model = model.to(device)
+        self._device = device
         self.versions = {"version": transformers.__version__, "torch": torch.__version__}
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self.chunk = None if _looks_at_length(model) else CHUNK
@@ -46,20 +61,23 @@ class Reference:
         with self._torch.inference_mode():
             for step in steps:
                 ids = self._torch.from_numpy(tokens[None, step.start : step.stop])
+                ids = ids.to(self._device)
                 output = self._model(input_ids=ids, use_cache=len(steps) > 1, **{name: past})
                 past = output[name] if len(steps) > 1 else None
-                yield Block(step, output.logits[0].numpy())
+                yield Block(step, output.logits[0].float().cpu().numpy())
 
 
-def open_reference(folder: Path, config: Path, threads: int | None = None) -> Reference:
+def open_reference(folder: Path, config: Path, settings: Torch | None = None) -> Reference:
     """The checkpoint in `folder` under the config.json at `config`. No code of it is run.
 
     Raises DependencyError without torch or transformers, DumpError where the
-    weights are not those of the config.
+    weights are not those of the config, or torch has no such device.
     """
+    settings = settings or Torch()
     transformers, torch = _modules()
-    if threads is not None:
-        torch.set_num_threads(threads)
+    _check_device(torch, settings.device)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     offline = {"local_files_only": True, "trust_remote_code": False}
@@ -68,7 +86,7 @@ def open_reference(folder: Path, config: Path, threads: int | None = None) -> Re
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             str(folder),
             config=declared,
-            dtype=torch.float32,
+            dtype=getattr(torch, settings.precision),
             output_loading_info=True,
             **offline,
         )
@@ -86,7 +104,20 @@ def open_reference(folder: Path, config: Path, threads: int | None = None) -> Re
                 found=sorted(map(str, report[kind]))[:3],
                 fix=f"Is {config} the config of this checkpoint?",
             )
-    return Reference(transformers, torch, model.eval())
+    return Reference(transformers, torch, model.eval(), settings.device)
+
+
+def _check_device(torch: ModuleType, device: str) -> None:
+    """Refuse a device that torch does not have here: it would not fall back, but fail late."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise DumpError(
+            f"torch {torch.__version__} can't use this device",
+            place="--device",
+            found=device,
+            allowed="cpu, or a device of this machine that torch was built for",
+        ) from error
 
 
 def dump_reference(
@@ -96,7 +127,8 @@ def dump_reference(
     *,
     config: Path | None = None,
     chunk: int | None = None,
-    threads: int | None = None,
+    torch_settings: Torch | None = None,
+    form: Form = ALL,
 ) -> tuple[int, int]:
     """The reference logits of `tokens`, int64 [count], as a new dump; returns [positions, vocab].
 
@@ -105,6 +137,7 @@ def dump_reference(
     chunk:  positions of a pass; None leaves it to the schedule.
     """
     check_free(out)
+    settings = torch_settings or Torch()
     declared = folder / CONFIG if config is None else config
     files = _files(folder) | {CONFIG if config is None else str(config): declared}
     if not declared.is_file():
@@ -114,7 +147,7 @@ def dump_reference(
             fix="Pass a transformers folder, and a file as --config.",
         )
     with file_hashes(files) as hashes:
-        reference = open_reference(folder, declared, threads)
+        reference = open_reference(folder, declared, settings)
         check_tokens(tokens, reference.vocab_size, "the checkpoint")
         width = chunk or reference.chunk
 
@@ -122,14 +155,15 @@ def dump_reference(
             engine: Mapping[str, object] = {
                 "name": "transformers",
                 **reference.versions,
-                "dtype": "float32",
+                "dtype": settings.precision,
+                "device": settings.device,
                 "config": str(declared),
-                "threads": threads,
+                "threads": settings.threads,
             }
             return Provenance(engine=engine, kind="checkpoint", path=str(folder), files=hashes())
 
         blocks = reference.blocks(tokens, plan(len(tokens), 0, width))
-        return write_dump(out, tokens, blocks, provenance, width)
+        return write_dump(out, tokens, blocks, provenance, width, form=form)
 
 
 def _files(folder: Path) -> dict[str, Path]:

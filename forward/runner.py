@@ -10,13 +10,19 @@ import numpy.typing as npt
 
 from forward.dump import Dump, Tokens
 from forward.genai_config import Decoder, read_decoder
-from forward.kv_cache import GrowingCache, Slot, find_slots
+from forward.kv_cache import GrowingCache, SharedCache, Slot, find_slots
 from forward.limits import check_length
 from forward.prompt import check_tokens
-from forward.session import Port, Session, Value, open_session
+from forward.session import PROVIDER, Port, Session, Settings, Value, open_session
+from forward.sources import files_read
 from forward.steps import Block, Step, plan
+from forward.wiring import Wiring, read_wiring
 from packimport.errors import GraphError
 from packimport.pack.container import Container, open_container
+
+# Tokens of a step where the graph does not look at the length: as fast as more of them,
+# and the logits of a step and the scores of its attention take little memory.
+CHUNK = 256
 
 _INTEGERS = ("int64", "int32")
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -28,19 +34,32 @@ class Run:
     length: tokens fed so far.
     """
 
-    def __init__(self, session: Session, decoder: Decoder, slots: Sequence[Slot]) -> None:
+    def __init__(
+        self, session: Session, decoder: Decoder, cache: GrowingCache | SharedCache, cached: bool
+    ) -> None:
         self._session = session
         self._decoder = decoder
-        self._cache = GrowingCache(session, slots)
+        self._cache = cache
+        self._cached = cached
         self.length = 0
 
     def feed(self, tokens: Tokens) -> npt.NDArray[np.generic]:
         """The logits after the next tokens, [rows, vocab]: a row per token, or the last alone.
 
+        They may be a view of memory that the next feed overwrites.
         Raises GraphError where the run fails.
         """
+        logits = self._step(tokens, self._decoder.logits)
+        assert logits is not None
+        return self._rows(logits)
+
+    def skip(self, tokens: Tokens) -> None:
+        """The same without the logits, which are not computed: only the cache moves on."""
+        self._step(tokens, None)
+
+    def _step(self, tokens: Tokens, logits: str | None) -> Value | None:
         decoder, session = self._decoder, self._session
-        if self.length and not self._cache.outputs:
+        if self.length and not self._cached:
             raise GraphError(
                 "the graph takes no past, so its tokens can only be fed at once",
                 place=session.place,
@@ -58,19 +77,15 @@ class Run:
             if name in session.inputs
         }
         try:
-            results = session.run(
-                {**feeds, **self._cache.feeds}, (decoder.logits, *self._cache.outputs)
-            )
+            result = self._cache.run(feeds, logits, len(tokens))
         except GraphError as error:
             raise GraphError(
                 f"{error.message} (positions {start} to {stop - 1})",
                 place=error.place,
                 fix=error.fix,
             ) from error
-        logits = results.pop(decoder.logits)
-        self._cache.advance(results)
         self.length = stop
-        return self._rows(logits)
+        return result
 
     def _rows(self, logits: Value) -> npt.NDArray[np.generic]:
         if len(logits.shape) != 3 or logits.shape[0] != 1:
@@ -90,10 +105,11 @@ class Runner:
     Raises GraphError for inputs that it does not know how to feed.
     """
 
-    def __init__(self, session: Session, decoder: Decoder) -> None:
+    def __init__(self, session: Session, decoder: Decoder, wiring: Wiring) -> None:
         self._session = session
         self._decoder = decoder
-        self._slots = find_slots(session, decoder)
+        self._slots = find_slots(session, decoder, wiring)
+        self.wiring = wiring
         _check_ports(session, decoder, self._slots)
 
     @property
@@ -102,28 +118,90 @@ class Runner:
         return self._session.version
 
     @property
+    def provider(self) -> str:
+        """onnxruntime's name of the execution provider."""
+        return self._session.provider
+
+    @property
+    def dtype(self) -> str:
+        """Of the logits."""
+        return self._session.outputs[self._decoder.logits].dtype
+
+    @property
     def last_only(self) -> bool:
         """Whether the graph says that it returns the last position's logits alone."""
         return self._session.outputs[self._decoder.logits].shape[1] == 1
 
+    @property
+    def cached(self) -> bool:
+        """Whether the graph takes a past, so that tokens can be fed in parts."""
+        return bool(self._slots)
+
+    @property
+    def shareable(self) -> bool:
+        """Whether past and present may be one buffer here, in every layer.
+
+        Such a buffer lies in the CPU's memory: other providers would copy it.
+        """
+        on_cpu = self._session.provider == PROVIDER
+        return on_cpu and self.cached and all(slot.shareable for slot in self._slots)
+
+    @property
+    def chunk(self) -> int | None:
+        """The most tokens of a step of a prefill; None where the text must be fed at once.
+
+        Only GroupQueryAttention is known to take several tokens behind a past in every
+        release: the masks that older graphs compute are those of a prompt or of one token.
+        """
+        known = self.cached and all(slot.shareable for slot in self._slots)
+        return CHUNK if known and not self.wiring.by_length else None
+
+    def width(self, chunk: int | None = None) -> int | None:
+        """The most tokens of a step, `chunk` or the graph's own; None: all at once."""
+        return 1 if self.last_only else chunk or self.chunk
+
     def steps(self, count: int, decode: int = 0, chunk: int | None = None) -> tuple[Step, ...]:
         """A plan that gives a row per token: singly where the graph returns one row a step."""
-        return plan(count, decode, 1 if self.last_only else chunk)
+        return plan(count, decode, self.width(chunk))
 
-    def begin(self) -> Run:
-        """A new sequence, with an empty past."""
-        return Run(self._session, self._decoder, self._slots)
+    def begin(self, capacity: int | None = None, share: bool | None = None) -> Run:
+        """A new sequence, with an empty past.
 
-    def blocks(self, tokens: Tokens, steps: Sequence[Step]) -> Iterator[Block]:
-        """Run the steps over `tokens`, int64 [count].
+        capacity: the most tokens it will have; None where that is not known.
+        share:    whether past and present are one buffer; None: as the pack says.
+        """
+        fixed = {slot.length for slot in self._slots if slot.length is not None}
+        wanted = self._decoder.share_buffer if share is None else share
+        room = min(fixed) if capacity is None and fixed else capacity
+        cache: GrowingCache | SharedCache
+        if self.shareable and room is not None and (wanted or fixed):
+            cache = SharedCache(self._session, self._slots, room)
+        elif fixed:
+            raise GraphError(
+                "a cache of a fixed length is run on the CPU alone",
+                place=self._session.place,
+                fix="Pass --ep cpu.",
+            )
+        else:
+            cache = GrowingCache(self._session, self._slots)
+        return Run(self._session, self._decoder, cache, self.cached)
+
+    def blocks(
+        self, tokens: Tokens, steps: Sequence[Step], done: int = 0, share: bool | None = None
+    ) -> Iterator[Block]:
+        """Run the steps over `tokens`, int64 [count]; of the first `done` steps no logits.
 
         Raises DumpError for no tokens or unknown ids, GraphError where a run fails or
         returns fewer rows than tokens. How many tokens fit: `limits.check_length`.
         """
         decoder = self._decoder
         check_tokens(tokens, decoder.vocab_size, "the pack")
-        run = self.begin()
-        for step in steps:
+        if done == len(steps):
+            return
+        run = self.begin(len(tokens), share)
+        for step in steps[:done]:
+            run.skip(tokens[step.start : step.stop])
+        for step in steps[done:]:
             rows = run.feed(tokens[step.start : step.stop])
             if len(rows) != step.stop - step.start:
                 raise GraphError(
@@ -134,12 +212,95 @@ class Runner:
                 )
             yield Block(step, rows)
 
+    def batch(self, prompts: Sequence[Tokens]) -> list[npt.NDArray[np.generic]]:
+        """The logits of several prompts that run together, [tokens, vocab] of each.
 
-def open_runner(container: Container, decoder: Decoder, threads: int | None = None) -> Runner:
-    """The decoder's graph in onnxruntime."""
+        Shorter ones are padded on the right: what follows a token does not bear on it.
+        Raises GraphError for a graph that takes one sequence, or returns the last row alone.
+        """
+        session, decoder = self._session, self._decoder
+        size, longest = len(prompts), max(map(len, prompts))
+        ids = np.zeros((size, longest), np.int64)
+        mask = np.zeros((size, longest), np.int64)
+        for row, tokens in enumerate(prompts):
+            check_tokens(tokens, decoder.vocab_size, "the pack")
+            ids[row, : len(tokens)] = tokens
+            mask[row, : len(tokens)] = 1
+        arrays = {
+            decoder.input_ids: ids,
+            decoder.attention_mask: mask,
+            decoder.position_ids: np.tile(np.arange(longest), (size, 1)),
+        }
+        feeds = {
+            name: session.value(array.astype(session.inputs[name].dtype))
+            for name, array in arrays.items()
+            if name in session.inputs
+        }
+        if (refusal := self.no_batch) is not None:
+            raise GraphError(refusal, place=session.place, fix="Run the prompts one by one.")
+        result = GrowingCache(session, self._slots, size).run(feeds, decoder.logits, longest)
+        assert result is not None
+        if result.shape[:2] != (size, longest):
+            raise GraphError(
+                "the graph does not return a row of logits for each token",
+                place=f"{session.place}: output {decoder.logits}",
+                found=list(result.shape),
+                fix="Run the prompts one by one.",
+            )
+        rows = result.array()
+        return [rows[index, : len(tokens)] for index, tokens in enumerate(prompts)]
+
+    @property
+    def quantised(self) -> bool:
+        """Whether weights or past are in few bits."""
+        return self.wiring.quantised or any("int8" in slot.dtype for slot in self._slots)
+
+    @property
+    def most(self) -> int | None:
+        """The most tokens that a cache of a fixed length takes; None where it is open."""
+        lengths = [slot.length for slot in self._slots if slot.length and not slot.rolling]
+        return min(lengths, default=None)
+
+    @property
+    def no_parts(self) -> str | None:
+        """Why tokens can't be fed in parts; None where they can."""
+        return None if self.cached else "the graph takes no past"
+
+    @property
+    def one_cache(self) -> str | None:
+        """Why the cache has one form alone; None where it may be shared or grow."""
+        if not self.shareable:
+            return self.no_parts or "past and present can't be one buffer"
+        if any(slot.length is not None for slot in self._slots):
+            return "the graph fixes the length of the cache"
+        return None
+
+    @property
+    def no_batch(self) -> str | None:
+        """Why several sequences can't run at once; None where they can."""
+        session = self._session
+        if self.last_only:
+            return "the graph returns the last position's logits alone"
+        if session.inputs[self._decoder.input_ids].shape[0] == 1:
+            return "the graph takes one sequence at a time"
+        if any(slot.length is not None for slot in self._slots):
+            return "the graph has a cache of a fixed length"
+        return None
+
+
+def open_runner(container: Container, decoder: Decoder, settings: Settings | None = None) -> Runner:
+    """The decoder's graph in onnxruntime.
+
+    Raises GraphError or ContainerError where its external data is not inside the pack,
+    and where onnxruntime refuses it.
+    """
+    files_read(container, decoder)
+    wiring = read_wiring(container, decoder)
     # Not resolve(): a hub snapshot's blob has no external data beside it.
     path = container.path / decoder.graph
-    return Runner(open_session(path, decoder.graph, threads), decoder)
+    library = None if decoder.library is None else container.resolve(decoder.library)
+    session = open_session(path, decoder.graph, settings, library, reuse=not wiring.misnamed)
+    return Runner(session, decoder, wiring)
 
 
 def run_logits(
@@ -157,7 +318,7 @@ def run_logits(
     decoder = read_decoder(container)
     ids = np.asarray(tokens, dtype=np.int64)
     check_length(container, decoder, len(ids))
-    runner = open_runner(container, decoder, threads)
+    runner = open_runner(container, decoder, Settings(threads=threads))
     blocks = runner.blocks(ids, runner.steps(len(ids), decode, chunk))
     logits = np.concatenate([block.logits.astype(np.float32) for block in blocks])
     return Dump(name=str(path), tokens=ids, logits=logits, prefill=len(ids) - decode)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packimport.errors import DependencyError, GraphError
+from packimport.errors import DependencyError, GraphError, UsageError
 
 PROVIDER = "CPUExecutionProvider"
 OPTIMIZATION = "all"
@@ -29,6 +29,8 @@ _TYPES = {
     "tensor(bfloat16)": ("bfloat16", 16),
     "tensor(int64)": ("int64", 7),
     "tensor(int32)": ("int32", 6),
+    "tensor(int8)": ("int8", 3),
+    "tensor(uint8)": ("uint8", 2),
 }
 _NUMBERS = dict(_TYPES.values())
 
@@ -49,7 +51,7 @@ Array = npt.NDArray[np.generic]
 class Port:
     """An input or output of a graph.
 
-    dtype: "float32", "float16", "bfloat16", "int64" or "int32"; else onnxruntime's own name.
+    dtype: as numpy spells it, or "bfloat16"; else onnxruntime's own name.
     shape: a number, or None where the graph leaves the dimension open.
     """
 
@@ -60,6 +62,20 @@ class Port:
     def text(self) -> str:
         """For messages: dtype and shape."""
         return f"{self.dtype} [{', '.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How onnxruntime runs a graph.
+
+    threads:    for one operator; None leaves the number to onnxruntime.
+    provider:   onnxruntime's name of the execution provider.
+    custom_ops: sha256 of the one library of custom operators that may be loaded.
+    """
+
+    threads: int | None = None
+    provider: str = PROVIDER
+    custom_ops: str | None = None
 
 
 class Value:
@@ -91,9 +107,10 @@ class Value:
 
 
 class Session:
-    """A graph that is ready to run on the CPU.
+    """A graph that is ready to run.
 
     inputs, outputs: by name, in the graph's order.
+    provider:        onnxruntime's name of the execution provider that was asked for.
     """
 
     def __init__(self, ort: ModuleType, session: Any, place: str) -> None:
@@ -101,6 +118,7 @@ class Session:
         self._session = session
         self.place = place
         self.version: str = ort.__version__
+        self.provider: str = session.get_providers()[0]
         self.inputs: Mapping[str, Port] = _ports(session.get_inputs())
         self.outputs: Mapping[str, Port] = _ports(session.get_outputs())
 
@@ -119,42 +137,153 @@ class Session:
                 f"onnxruntime {self.version} makes no {dtype} tensor", place=self.place
             ) from error
 
+    def zeros(self, shape: Sequence[int], dtype: str) -> Value:
+        """A tensor of zeros. Memory that is never touched costs nothing."""
+        if dtype == "bfloat16":
+            value = self.empty(shape, dtype)
+            ctypes.memset(value._ort.data_ptr(), 0, 2 * math.prod(shape))
+            return value
+        return self.value(np.zeros(shape, dtype))
+
     def run(self, feeds: Mapping[str, Value], outputs: Sequence[str]) -> dict[str, Value]:
         """The named outputs for these inputs.
 
         Raises GraphError where onnxruntime refuses.
         """
         raw = {name: value._ort for name, value in feeds.items()}
-        try:
-            results = self._session.run_with_ort_values(list(outputs), raw)
-        except MemoryError:
-            raise
-        except Exception as error:  # onnxruntime's errors have no base of their own
-            raise _run_error(str(error), self.place) from error
+        run = self._session.run_with_ort_values
+        # Nodes that lead to no output of the run need not run.
+        options = None if len(outputs) == len(self.outputs) else _partial_run(self._ort)
+        results = _attempted(lambda: run(list(outputs), raw, options), self.place)
         return {name: Value(result) for name, result in zip(outputs, results, strict=True)}
 
+    def bind(self) -> Binding:
+        """A new binding of inputs and outputs, with nothing bound."""
+        return Binding(self._ort, self._session, self.place)
 
-def open_session(path: Path, place: str, threads: int | None = None) -> Session:
-    """The graph at `path`, on the CPU provider, optimised as onnxruntime does by default.
 
-    place:   what errors call the graph.
-    threads: for one operator; None leaves the number to onnxruntime.
-    Nothing else is loaded: no custom operators, no settings of the pack.
-    Raises DependencyError without onnxruntime, GraphError where it refuses the graph.
-    """
-    ort = _onnxruntime()
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # its errors come as exceptions; they need no second line
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    if threads is not None:
-        options.intra_op_num_threads = threads
+class Binding:
+    """Inputs and outputs that stay bound from run to run: only what changes is bound again."""
+
+    def __init__(self, ort: ModuleType, session: Any, place: str) -> None:
+        self._ort = ort
+        self._session = session
+        self._place = place
+        self._binding = session.io_binding()
+        # The binding does not keep a numpy array alive that a Value looks at.
+        self._inputs: dict[str, Value] = {}
+        # In the order of onnxruntime's own list; None where each run allocates.
+        self._outputs: dict[str, Value | None] = {}
+
+    def input(self, name: str, value: Value) -> None:
+        """Bind an input."""
+        self._inputs[name] = value
+        self._binding.bind_ortvalue_input(name, value._ort)
+
+    def output(self, name: str, value: Value) -> None:
+        """Bind an output to a tensor of its shape, which the run overwrites."""
+        self._outputs[name] = value
+        self._binding.bind_ortvalue_output(name, value._ort)
+
+    def new_output(self, name: str) -> None:
+        """Let each run allocate an output in the CPU's memory."""
+        self._outputs[name] = None
+        self._binding.bind_output(name)
+
+    def run(self, partly: bool = False) -> None:
+        """Run the graph; partly: only the nodes that lead to what is bound.
+
+        Raises GraphError where onnxruntime refuses.
+        """
+        options = _partial_run(self._ort) if partly else None
+        _attempted(lambda: self._session.run_with_iobinding(self._binding, options), self._place)
+
+    def result(self, name: str) -> Value:
+        """What the last run gave for an output."""
+        value = self._outputs[name]
+        if value is None:
+            value = Value(self._binding.get_outputs()[list(self._outputs).index(name)])
+        return value
+
+
+def _partial_run(ort: ModuleType) -> Any:
+    options = ort.RunOptions()
+    options.only_execute_path_to_fetches = True
+    return options
+
+
+def _attempted(run: Callable[[], Any], place: str) -> Any:
     try:
-        session = ort.InferenceSession(str(path), options, providers=[PROVIDER])
+        return run()
     except MemoryError:
         raise
     except Exception as error:  # onnxruntime's errors have no base of their own
-        raise _load_error(str(error), place, ort.__version__) from error
+        raise _run_error(str(error), place) from error
+
+
+def open_session(
+    path: Path,
+    place: str,
+    settings: Settings | None = None,
+    library: Path | None = None,
+    reuse: bool = True,
+) -> Session:
+    """The graph at `path`, optimised as onnxruntime does by default.
+
+    place:   what errors call the graph.
+    library: custom operators to load. That runs its code: the caller has checked it.
+    reuse:   whether memory that is free again may be planned for another tensor.
+    No settings of the pack are obeyed.
+    Raises DependencyError without onnxruntime, GraphError where it refuses the graph.
+    """
+    ort = _onnxruntime()
+    settings = settings or Settings()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # its errors come as exceptions; they need no second line
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.enable_mem_reuse = reuse
+    if settings.threads is not None:
+        options.intra_op_num_threads = settings.threads
+    try:
+        if library is not None:
+            options.register_custom_ops_library(str(library))
+        session = ort.InferenceSession(str(path), options, providers=[settings.provider])
+    except MemoryError:
+        raise
+    except Exception as error:  # onnxruntime's errors have no base of their own
+        raise _load_error(str(error), place, ort.__version__, settings.provider) from error
+    found = session.get_providers()[0]
+    if found != settings.provider:
+        raise GraphError(
+            f"onnxruntime {ort.__version__} can't start {settings.provider} here and would run"
+            " on another provider",
+            place=place,
+            found=found,
+            fix="Look at the device and its driver, or pass --ep cpu.",
+        )
     return Session(ort, session, place)
+
+
+def find_provider(name: str) -> str:
+    """onnxruntime's name of a provider that a user calls "cpu", "cuda", "dml" and so on.
+
+    Raises UsageError where this onnxruntime has none of that name.
+    """
+    available = _onnxruntime().get_available_providers()
+    for provider in available:
+        if name.lower() in (provider.lower(), _short_name(provider)):
+            return str(provider)
+    raise UsageError(
+        "this onnxruntime has no such execution provider",
+        place="--ep",
+        found=name,
+        allowed=", ".join(map(_short_name, available)),
+        fix="Other providers come with other builds of onnxruntime.",
+    )
+
+
+def _short_name(provider: str) -> str:
+    return provider.removesuffix("ExecutionProvider").lower()
 
 
 def _onnxruntime() -> ModuleType:
@@ -180,10 +309,11 @@ def _ports(nodes: Sequence[Any]) -> dict[str, Port]:
     }
 
 
-def _load_error(text: str, place: str, version: str) -> GraphError:
+def _load_error(text: str, place: str, version: str, provider: str) -> GraphError:
     foreign = any(sign in text for sign in _NO_KERNEL)
+    where = "the CPU" if provider == PROVIDER else provider
     return GraphError(
-        f"onnxruntime {version} can't load the graph on the CPU: {_short(text)}",
+        f"onnxruntime {version} can't load the graph on {where}: {_short(text)}",
         place=place,
         fix="A graph made for an NPU or GPU runs only in that device's environment."
         if foreign

@@ -1,61 +1,20 @@
-"""Statistics of two blocks of logits: float64, exact on −inf, memory of one block."""
+"""Statistics of two blocks of logits: float64, exact on ties and −inf, memory of one block."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
+from forward.moments import Floats, Moments, moments
+from forward.top import Ids, overlap, top
 from packimport.errors import DumpError
 
-# Of a sum of squares in float64, the share that its rounding may be.
-_NOISE = 1e-13
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Moments:
-    """Sums that Pearson's correlation needs; blocks merge without losing digits.
-
-    The second moments are about the means. Merging: Chan, Golub and LeVeque,
-    "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-    """
-
-    count: int = 0
-    mean_x: float = 0.0
-    mean_y: float = 0.0
-    xx: float = 0.0
-    yy: float = 0.0
-    xy: float = 0.0
-
-    def __add__(self, other: Moments) -> Moments:
-        """The moments of both blocks together."""
-        count = self.count + other.count
-        if not self.count or not other.count:
-            return self if self.count else other
-        dx, dy = other.mean_x - self.mean_x, other.mean_y - self.mean_y
-        weight = self.count * other.count / count
-        return Moments(
-            count=count,
-            mean_x=self.mean_x + dx * other.count / count,
-            mean_y=self.mean_y + dy * other.count / count,
-            xx=self.xx + other.xx + dx * dx * weight,
-            yy=self.yy + other.yy + dy * dy * weight,
-            xy=self.xy + other.xy + dx * dy * weight,
-        )
-
-    @property
-    def correlation(self) -> float | None:
-        """Pearson's r; None where either side does not vary."""
-        # What rounding leaves of the variance of a constant is no variance.
-        if self.xx <= _NOISE * self.count * self.mean_x**2:
-            return None
-        if self.yy <= _NOISE * self.count * self.mean_y**2:
-            return None
-        return max(-1.0, min(1.0, self.xy / math.sqrt(self.xx) / math.sqrt(self.yy)))
+# Tokens that are ranked: the longest overlap that is reported.
+RANKED = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -64,58 +23,149 @@ class RowFigures:
 
     kl:         float64 [rows], KL(reference‖run) in nats; inf where the run rules
                 out (−inf) a token that the reference does not.
-    same_top1:  bool [rows]; among equal logits the lowest token id is the top one.
+    followed:   bool [rows]: the token that follows is known.
+    nll_reference, nll_run: float64 [rows], −log of the probability that each gives the
+                token that follows; NaN where none is known.
+    top_reference, top_run: int64 [rows], the token of the largest logit; among equals the
+                lowest id.
+    top5, top10: float64 [rows], the share of the 5 and 10 largest that both have.
+    margin:     float64 [rows], the reference's largest logit less its second.
     difference: float64 [rows], the largest |reference − run| of the row's logits.
     token:      int64 [rows], where that is.
+    error, power: float64 [rows], Σ(run − reference)² and Σ reference², over the entries
+                that are finite on both sides.
     moments:    of all pairs of entries that are finite on both sides.
     """
 
     kl: Floats
-    same_top1: npt.NDArray[np.bool_]
+    followed: npt.NDArray[np.bool_]
+    nll_reference: Floats
+    nll_run: Floats
+    top_reference: Ids
+    top_run: Ids
+    top5: Floats
+    top10: Floats
+    margin: Floats
     difference: Floats
-    token: npt.NDArray[np.int64]
+    token: Ids
+    error: Floats
+    power: Floats
     moments: Moments
+
+    @property
+    def same_top1(self) -> npt.NDArray[np.bool_]:
+        """bool [rows]: both have the same largest logit."""
+        return np.asarray(self.top_reference == self.top_run)
+
+    def between(self, start: int, stop: int) -> RowFigures:
+        """The rows start … stop − 1; the moments stay those of all."""
+        return RowFigures(
+            moments=self.moments,
+            **{name: getattr(self, name)[start:stop] for name in _ARRAYS},
+        )
+
+
+_ARRAYS = tuple(field.name for field in fields(RowFigures) if field.name != "moments")
+
+
+def joined(blocks: list[RowFigures]) -> RowFigures:
+    """The figures of blocks that follow each other."""
+    return RowFigures(
+        moments=sum((block.moments for block in blocks), Moments()),
+        **{name: np.concatenate([getattr(b, name) for b in blocks]) for name in _ARRAYS},
+    )
 
 
 def row_figures(
-    reference: npt.NDArray[np.float32], run: npt.NDArray[np.float32], first: int = 0
+    reference: npt.NDArray[np.float32],
+    run: npt.NDArray[np.float32],
+    first: int = 0,
+    targets: Ids | None = None,
 ) -> RowFigures:
     """The figures of two blocks, float32 [rows, vocab]; `first` is the position of row 0.
+
+    targets: int64 [rows], the token that follows each row, −1 where none does.
 
     KL(p‖q) = Σ p (log p − log q) with p, q the softmax of the rows, all in float64.
     A NaN, a +inf or a row of −inf alone has no softmax: DumpError names the position.
     """
-    same_top1 = reference.argmax(axis=1) == run.argmax(axis=1)
-    x = reference.astype(np.float64)
-    y = run.astype(np.float64)
-    max_x = _row_maxima(x, "reference", first)
-    max_y = _row_maxima(y, "run", first)
+    max_x = row_maxima(reference, "reference", first)
+    max_y = row_maxima(run, "run", first)
+    top_x, top_y = top(reference, RANKED), top(run, RANKED)
+    x, y, delta = _space(reference.shape)
+    x[:], y[:] = reference, run
     with np.errstate(invalid="ignore"):  # −inf on both sides: NaN, mended below
-        delta = x - y
-        whole = np.isfinite(delta.sum())
-    if whole:
-        moments = _moments(x.ravel(), y.ravel())
-        kl = _divergence(x, y, delta, max_x, max_y)
+        np.subtract(x, y, out=delta)
+        error = np.einsum("ij,ij->i", delta, delta)
+    if np.isfinite(error).all():
+        power = np.einsum("ij,ij->i", x, x)
+        found = moments(x.ravel(), y.ravel())
+        kl, log_x, log_y = _divergence(x, y, delta, max_x, max_y)
     else:
         no_x, no_y = np.isinf(x), np.isinf(y)
-        moments = _moments(x[~(no_x | no_y)], y[~(no_x | no_y)])
-        kl = _divergence(x, y, np.where(no_x | no_y, 0.0, delta), max_x, max_y)
+        none = no_x | no_y
+        gap = np.where(none, 0.0, delta)
+        error, power = (gap**2).sum(axis=1), (np.where(none, 0.0, x) ** 2).sum(axis=1)
+        found = moments(x[~none], y[~none])
+        kl, log_x, log_y = _divergence(x, y, gap, max_x, max_y)
         kl[(no_y & ~no_x).any(axis=1)] = np.inf
         delta[no_x & no_y] = 0.0
     np.abs(delta, out=delta)
     token = delta.argmax(axis=1)
+    second = np.take_along_axis(reference, top_x[:, 1:2], 1)[:, 0] if top_x.shape[1] > 1 else max_x
     return RowFigures(
         kl=kl,
-        same_top1=same_top1,
+        followed=np.zeros(len(kl), np.bool_) if targets is None else targets >= 0,
+        nll_reference=nll(reference, targets, log_x),
+        nll_run=nll(run, targets, log_y),
+        top_reference=top_x[:, 0],
+        top_run=top_y[:, 0],
+        top5=overlap(top_x, top_y, 5),
+        top10=overlap(top_x, top_y, RANKED),
+        margin=max_x - second,
         difference=delta[np.arange(len(delta)), token],
         token=token,
-        moments=moments,
+        error=error,
+        power=power,
+        moments=found,
     )
 
 
-def _row_maxima(logits: Floats, side: str, first: int) -> Floats:
-    """The largest logit of each row; NaN and ±inf there are refused."""
-    maxima: Floats = logits.max(axis=1)
+_LOCAL = threading.local()
+
+
+def _space(shape: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
+    """Three arrays of a shape whose values are anything, the same for each call of a thread.
+
+    The page faults of fresh arrays take as long as the arithmetic in them.
+    """
+    size = math.prod(shape)
+    space: Floats | None = getattr(_LOCAL, "space", None)
+    if space is None or space.shape[1] < size:
+        _LOCAL.space = space = np.empty((3, size))
+    x, y, delta = (part[:size].reshape(shape) for part in space)
+    return x, y, delta
+
+
+def nll(logits: npt.NDArray[np.float32], targets: Ids | None, log_sum: Floats) -> Floats:
+    """−log softmax of the targets, float64 [rows]; log_sum: log Σ exp of each row's logits."""
+    if targets is None:
+        return np.full(len(logits), np.nan)
+    values = logits[np.arange(len(logits)), np.maximum(targets, 0)].astype(np.float64)
+    # Rounding may leave the nll of a certain token just below zero.
+    return np.asarray(np.where(targets < 0, np.nan, np.maximum(log_sum - values, 0.0)))
+
+
+def log_sums(logits: npt.NDArray[np.floating], maxima: Floats) -> Floats:
+    """log Σ exp of each row, float64 [rows]; maxima: the rows' largest logits, finite."""
+    x = logits - maxima[:, None]
+    np.exp(x, out=x)
+    return np.asarray(maxima + np.log(x.sum(axis=1)))
+
+
+def row_maxima(logits: npt.NDArray[np.float32], side: str, first: int) -> Floats:
+    """The largest logit of each row, float64; NaN and ±inf there are refused."""
+    maxima: Floats = logits.max(axis=1).astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(maxima))
     if bad.size:
         raise DumpError(
@@ -127,8 +177,10 @@ def _row_maxima(logits: Floats, side: str, first: int) -> Floats:
     return maxima
 
 
-def _divergence(x: Floats, y: Floats, delta: Floats, max_x: Floats, max_y: Floats) -> Floats:
-    """KL per row; x and y are overwritten. `delta` is x − y, finite everywhere.
+def _divergence(
+    x: Floats, y: Floats, delta: Floats, max_x: Floats, max_y: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """KL and both log Σ exp per row; x and y are overwritten. `delta` is x − y, finite.
 
     With w = exp(x − max_x) and v = exp(y − max_y):
     KL = Σ w·delta / Σ w − (max_x − max_y) − log Σ w + log Σ v.
@@ -140,22 +192,7 @@ def _divergence(x: Floats, y: Floats, delta: Floats, max_x: Floats, max_y: Float
     np.exp(y, out=y)
     total_x, total_y = x.sum(axis=1), y.sum(axis=1)
     x *= delta
-    mean_delta = x.sum(axis=1) / total_x
-    kl: Floats = mean_delta - (max_x - max_y) - np.log(total_x) + np.log(total_y)
-    return np.maximum(kl, 0.0)
-
-
-def _moments(x: Floats, y: Floats) -> Moments:
-    """The moments of pairs of finite entries."""
-    count = x.size
-    if not count:
-        return Moments()
-    mean_x, mean_y = float(x.mean()), float(y.mean())
-    return Moments(
-        count=count,
-        mean_x=mean_x,
-        mean_y=mean_y,
-        xx=float(np.dot(x, x)) - count * mean_x * mean_x,
-        yy=float(np.dot(y, y)) - count * mean_y * mean_y,
-        xy=float(np.dot(x, y)) - count * mean_x * mean_y,
-    )
+    mean_delta = x.sum(axis=1) / total_x  # sum() adds by pairs: einsum would lose three digits
+    log_x, log_y = np.log(total_x), np.log(total_y)
+    kl: Floats = mean_delta - (max_x - max_y) - log_x + log_y
+    return np.maximum(kl, 0.0), max_x + log_x, max_y + log_y

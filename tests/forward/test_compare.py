@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,19 @@ import pytest
 from numpy.typing import NDArray
 
 from forward import compare as compare_module
-from forward.compare import compare, quantile
+from forward.compare import compare
 from forward.comparison import SCHEMA, refusal
 from forward.dump import Dump
+from forward.figures import quantile
 from forward.statistics import row_figures
-from packimport.errors import DumpError
+from forward.three import Three
+from packimport.errors import DumpError, UsageError
 from packimport.pack.documents import validate
 
 
 def dump(name: str, logits: NDArray[Any], *, prefill: int | None = None, first: int = 0) -> Dump:
     count = len(logits)
-    tokens = np.arange(first, first + count)
+    tokens = np.arange(first, first + count) % logits.shape[1]
     rows = logits.astype(np.float32)
     return Dump(
         name=name, tokens=tokens, logits=rows, prefill=count if prefill is None else prefill
@@ -99,7 +102,7 @@ def test_phases_where_the_run_has_both() -> None:
 def test_the_size_of_a_block_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     reference, run = pair(count=300, prefill=200)
     whole = compare(reference, run)
-    monkeypatch.setattr(compare_module, "_BLOCK", 40 * 7)
+    monkeypatch.setattr(compare_module, "BLOCK", 40 * 7)
     parts = compare(reference, run)
     assert parts.overall == whole.overall
     assert parts.buckets == whole.buckets
@@ -205,3 +208,98 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     root = Path(__file__).parent.parent.parent
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
     assert int(done.stdout) < 100 * 1024
+
+
+@pytest.mark.parametrize("by_bucket", [False, True])
+@pytest.mark.parametrize(
+    ("name", "limit"), [("max_kl", 0.2), ("max_kl_p999", 0.5), ("min_top1", 0.8), ("max_kl", 9.0)]
+)
+def test_limits_by_bucket(name: str, limit: float, by_bucket: bool) -> None:
+    """The noise of `pair` grows with the position."""
+    reference, run = pair()
+    rows = row_figures(reference.logits[:], run.logits[:])
+    spans = {"all": (0, 1100), "0-127": (0, 128), "128-511": (128, 512)}
+    spans |= {"512-1023": (512, 1024), "1024-2047": (1024, 1100)}
+    broken = {
+        "max_kl": lambda low, high: rows.kl[low:high].mean() > limit,
+        "max_kl_p999": lambda low, high: np.quantile(rows.kl[low:high], 0.999) > limit,
+        "min_top1": lambda low, high: rows.same_top1[low:high].mean() < limit,
+    }[name]
+    expected = [span for span, ends in spans.items() if broken(*ends)]
+    assert (limit == 9.0) == (expected == [])
+    held = compare(reference, run).held_to(**{name: limit}, by_bucket=by_bucket)
+    validate(held.to_dict(), SCHEMA, "comparison")
+    failed = [gate.range for gate in held.gates if not gate.passed]
+    assert failed == [span for span in expected if by_bucket or span == "all"]
+    assert len(held.gates) == (5 if by_bucket else 1)
+    assert [f" at {span} " in held.text() for span in failed] == [s != "all" for s in failed]
+
+
+def test_a_floor_and_its_multiple() -> None:
+    reference, run = pair()
+    rng = np.random.default_rng(9)
+    noise = rng.normal(0, 0.05, (1100, 40)).astype(np.float32)
+    floor = compare(reference, replace(run, name="half", logits=reference.logits[:] + noise))
+    comparison = compare(reference, run).over(floor)
+    times = comparison.overall.kl_mean / floor.overall.kl_mean
+    assert comparison.held_to(max_floor=times * 1.001).passed
+    assert not comparison.held_to(max_floor=times * 0.999).passed
+    gate = comparison.held_to(max_floor=2.0).gates[0]
+    assert (gate.name, gate.limit) == ("max_floor", 2 * floor.overall.kl_mean)
+    value: Any = comparison.to_dict()
+    validate(value, SCHEMA, "comparison")
+    assert value["floor"]["overall"]["kl_mean"] == floor.overall.kl_mean
+    assert "floor        half" in comparison.text()
+    with pytest.raises(UsageError, match="--floor DUMP"):
+        compare(reference, run).held_to(max_floor=2.0)
+    with pytest.raises(DumpError, match="the dump has other positions than run"):
+        compare(reference, run).over(compare(*pair(count=900)))
+
+
+def test_three() -> None:
+    reference, run = pair()
+    half = (reference.logits[:] + run.logits[:]) / 2
+    after = compare(reference, replace(run, name="mended", logits=half), (1024,))
+    three = Three(before=compare(reference, run, (1024,)), after=after.held_to(max_kl=0.2))
+    validate(three.to_dict(), SCHEMA, "three")
+    assert three.passed
+    with pytest.raises(DumpError, match="the dump has other positions than run"):
+        Three(before=three.before, after=compare(*pair(count=900)))
+    assert not replace(three, after=after.held_to(max_kl=1e-9)).passed
+    lines = three.text().splitlines()
+    row = next(line for line in lines if line.startswith("all "))
+    assert f"{three.before.overall.kl_mean:.3e}  {after.overall.kl_mean:.3e}" in row
+    assert [line.split()[0] for line in lines if "1024" in line] == ["1024-2047", "before", "from"]
+
+
+class Words:
+    """Stands for a tokenizer: token 3 is " w3", and one token is a bell."""
+
+    def decode(self, ids: Any) -> str:
+        return "".join("\a" if i == 7 else f" w{i}" for i in ids)
+
+
+def test_worst_positions() -> None:
+    reference, run = pair(count=60)
+    found = compare(reference, run, worst_count=3)
+    kl = row_figures(reference.logits[:], run.logits[:]).kl
+    assert [place.position for place in found.worst] == np.argsort(-kl)[:3].tolist()
+    place = found.worst[0]
+    context = range(max(0, place.position - 15), place.position + 1)
+    assert place.tokens == tuple(i % 40 for i in context)
+    assert place.reference_top == reference.logits[:][place.position].argmax()
+    assert place.run_top == run.logits[:][place.position].argmax()
+    validate(found.to_dict(), SCHEMA, "comparison")
+    decoded = found.decoded(Words())  # type: ignore[arg-type]  # what is used of one
+    validate(decoded.to_dict(), SCHEMA, "comparison")
+    text = decoded.text()
+    assert f'run " w{place.run_top}"' in text
+    assert "\a" not in text
+    assert len(compare(reference, run, worst_count=100).worst) == 60
+
+
+def test_tokens_outside_the_vocabulary_are_refused() -> None:
+    reference, run = pair(count=4)
+    tokens = np.array([0, 1, 40, 2])
+    with pytest.raises(DumpError, match="position 2 is not in the vocabulary of the logits"):
+        compare(replace(reference, tokens=tokens), replace(run, tokens=tokens))

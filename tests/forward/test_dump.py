@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from forward import dump_writer
+from forward import sink
 from forward.dump import SCHEMA, read_dump
 from forward.dump_writer import Provenance, write_dump
 from forward.steps import Block, plan
@@ -139,7 +139,7 @@ def test_a_full_disk_is_seen_before_it_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 8 * 11 * 4 - 1})
-    monkeypatch.setattr(dump_writer.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(sink.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(DumpError, match=r"too full.*351 bytes free; allowed: 352 bytes"):
         write(tmp_path / "d")
     assert not list(tmp_path.iterdir())

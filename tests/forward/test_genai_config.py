@@ -30,6 +30,8 @@ def test_a_real_one() -> None:
         vocab_size=512,
         context_length=2048,
         eos=(2,),
+        share_buffer=True,
+        library=None,
         input_ids="input_ids",
         attention_mask="attention_mask",
         position_ids="position_ids",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from forward.dump import SCHEMA, read_dump
-from forward.reference import dump_reference
+from forward.reference import Torch, dump_reference
 from packimport.errors import DependencyError, DumpError
 from packimport.pack.documents import load_json, validate
 
@@ -55,14 +55,14 @@ def save(folder: Path, rope: dict[str, Any]) -> Path:
     return folder
 
 
-def plain(folder: Path) -> Any:
+def plain(folder: Path, precision: str = "float32") -> Any:
     """The whole text in one pass without a cache, float32 [70, 100]."""
     import torch
     from transformers import LlamaForCausalLM
 
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, precision))
     with torch.inference_mode():
-        return model(torch.from_numpy(TOKENS[None]), use_cache=False).logits[0].numpy()
+        return model(torch.from_numpy(TOKENS[None]), use_cache=False).logits[0].float().numpy()
 
 
 def dump(folder: Path, out: Path, **options: Any) -> Any:
@@ -77,7 +77,7 @@ def dump(folder: Path, out: Path, **options: Any) -> Any:
 @pytest.mark.parametrize("chunk", [None, 16])
 def test_logits_are_transformers(tmp_path: Path, chunk: int | None) -> None:
     model = save(tmp_path / "m", LLAMA3)
-    logits = dump(model, tmp_path / "d", chunk=chunk, threads=1)
+    logits = dump(model, tmp_path / "d", chunk=chunk, torch_settings=Torch(threads=1))
     assert np.abs(logits - plain(model)).max() <= 1e-4
     stated: Any = load_json(tmp_path / "d" / "dump.json")
     assert stated["source"]["kind"] == "checkpoint"
@@ -170,3 +170,22 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(DumpError, match=r"config\.json: there is no config\.json"):
         dump_reference(tmp_path, tmp_path / "d", TOKENS)
+
+
+@pytest.mark.oracle
+def test_bfloat16(tmp_path: Path) -> None:
+    model = save(tmp_path / "m", LLAMA3)
+    logits = dump(model, tmp_path / "d", torch_settings=Torch(precision="bfloat16"))
+    assert np.array_equal(logits, plain(model, "bfloat16"))
+    assert not np.array_equal(logits, plain(model))
+    stated: Any = load_json(tmp_path / "d" / "dump.json")
+    assert (stated["engine"]["dtype"], stated["engine"]["device"]) == ("bfloat16", "cpu")
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("device", ["cuda:7", "warp"])
+def test_a_device_that_is_not_there(tmp_path: Path, device: str) -> None:
+    model = save(tmp_path / "m", LLAMA3)
+    with pytest.raises(DumpError, match=f"--device.*found {device}"):
+        dump(model, tmp_path / "d", torch_settings=Torch(device=device))
+    assert not (tmp_path / "d").exists()

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from counting import counting_pack, expected
 
-from forward.session import Port, open_session
+from forward.session import Port, Settings, open_session
 from packimport.errors import DependencyError, GraphError
 
 
@@ -33,7 +33,7 @@ def test_ports(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_an_array_outlives_its_value(tmp_path: Path, dtype: str) -> None:
     path = counting_pack(tmp_path / "p", dtype=dtype, ids="int64")
-    session = open_session(path / "model.onnx", "model.onnx", threads=1)
+    session = open_session(path / "model.onnx", "model.onnx", Settings(threads=1))
 
     def logits(tokens: list[int]) -> np.ndarray:
         feeds = {

@@ -11,6 +11,7 @@ import pytest
 from builders import tiny_pack
 
 from forward.genai_config import read_decoder
+from forward.runner import run_logits
 from forward.sources import file_hashes, files_read, pack_hashes
 from packimport.errors import ContainerError, GraphError, PackimportError
 from packimport.pack.container import Container, open_container
@@ -65,6 +66,8 @@ def test_data_outside_the_pack_is_refused(tmp_path: Path, location: str) -> None
     _relocate(pack, location)
     with pytest.raises(ContainerError):
         read(pack)
+    with pytest.raises(ContainerError):
+        run_logits(pack, [1, 2])
 
 
 def test_data_that_is_cut_short_is_refused(tmp_path: Path) -> None:

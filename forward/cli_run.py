@@ -1,0 +1,217 @@
+"""The commands that run a pack or a checkpoint: `run`, which needs no name, and `reference`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from forward.cli_compare import form_options
+from packimport.errors import UsageError
+
+if TYPE_CHECKING:
+    from forward.form import Form
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+FOLDER = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+COUNT = click.IntRange(min=1)
+
+
+def tokens_options(function: _Function) -> _Function:
+    """The options that say what is run; exactly one of them."""
+    for option in (
+        click.option(
+            "--messages",
+            type=FILE,
+            help="Run chat messages, a JSON list of role and content, by the chat template.",
+        ),
+        click.option("--prompt-file", type=FILE, help="Run the text of a UTF-8 file."),
+        click.option("--prompt", help="Run this text."),
+        click.option(
+            "--tokens", type=FILE, help="Run the token ids of a .npy file or a JSON list."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(name="run", hidden=True)
+@click.argument("container", type=FOLDER)
+@click.option("--dump-logits", type=FOLDER, metavar="DIR", help="Write the logits to a new folder.")
+@click.option("--generate", type=COUNT, metavar="N", help="Print up to N greedy tokens as text.")
+@click.option(
+    "--self-check",
+    is_flag=True,
+    help="Feed the same tokens in every way; exit 1 if their logits differ.",
+)
+@tokens_options
+@click.option(
+    "--prompts",
+    type=FILE,
+    help="Dump each line of a JSONL file, with prompt, tokens or messages, as DIR/00000 and so on.",
+)
+@click.option("--batch", type=COUNT, metavar="N", help="Run N of --prompts at once.")
+@click.option("--beside", type=FOLDER, metavar="OTHER", help="Generate with another pack, too.")
+@click.option(
+    "--expect", type=FILE, help="Token ids to hold --generate to; exit 1 where they part."
+)
+@click.option(
+    "--decode",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    help="Feed the last N tokens one at a time, as generation does.",
+)
+@click.option(
+    "--chunk",
+    type=COUNT,
+    metavar="N",
+    help="Feed the others by N, which bounds the memory; default: 256, or all at once where the"
+    " graph needs it. A graph that picks its table by length (longrope) sees the length so far.",
+)
+@click.option("--threads", type=COUNT, metavar="N", help="Threads of onnxruntime.")
+@click.option(
+    "--ep",
+    metavar="NAME",
+    default="cpu",
+    show_default=True,
+    help="Execution provider of onnxruntime, such as cuda or dml; there is no falling back.",
+)
+@click.option(
+    "--allow-custom-ops",
+    metavar="SHA256",
+    help="Load the pack's library of custom operators, native code, if it has this sha256.",
+)
+@form_options
+def run_command(
+    *,
+    container: Path,
+    dump_logits: Path | None,
+    generate: int | None,
+    self_check: bool,
+    tokens: Path | None,
+    prompt: str | None,
+    prompt_file: Path | None,
+    messages: Path | None,
+    prompts: Path | None,
+    batch: int | None,
+    beside: Path | None,
+    expect: Path | None,
+    decode: int,
+    chunk: int | None,
+    threads: int | None,
+    ep: str,
+    allow_custom_ops: str | None,
+    form: Form,
+) -> int:
+    """Run a pack."""
+    actions = (dump_logits is not None, generate is not None, self_check)
+    if sum(actions) != 1:
+        raise UsageError(
+            "do one thing at a time" if any(actions) else "say what to do with the pack",
+            allowed="--dump-logits DIR or --generate N or --self-check",
+            fix="Or compare two dumps: forward-serve compare REFERENCE RUN.",
+        )
+    for option, given, owner, there in (
+        ("--decode", decode, "--dump-logits", dump_logits),
+        ("--prompts", prompts, "--dump-logits", dump_logits),
+        ("--batch", batch, "--prompts", prompts),
+        ("--beside", beside, "--generate", generate),
+        ("--expect", expect, "--generate", generate),
+    ):
+        if given and there is None:
+            raise UsageError(f"{option} belongs to {owner}")
+    if batch is not None and (decode or chunk):
+        raise UsageError("--batch feeds its prompts whole", allowed="no --decode and no --chunk")
+    named = (tokens, prompt, prompt_file, messages)
+    if prompts is not None and any(value is not None for value in named):
+        raise UsageError("--prompts names all that is run")
+    from forward import tasks
+    from forward.form import ALL
+    from forward.prompt import Given
+    from forward.session import Settings, find_provider
+
+    if form != ALL and dump_logits is None:
+        raise UsageError("each of --dtype, --positions and --top-k belongs to --dump-logits")
+    settings = Settings(
+        threads=threads,
+        provider=find_provider(ep) if ep.lower() != "cpu" else Settings().provider,
+        custom_ops=allow_custom_ops,
+    )
+    pack = tasks.open_pack(container, settings)
+    if self_check:
+        free = all(value is None for value in named)
+        return tasks.check(pack, None if free else Given(*named))
+    if prompts is not None and dump_logits is not None:
+        return tasks.dump_all(
+            pack, dump_logits, prompts, decode=decode, chunk=chunk, batch=batch, form=form
+        )
+    if dump_logits is not None:
+        return tasks.dump(pack, dump_logits, Given(*named), decode=decode, chunk=chunk, form=form)
+    assert generate is not None
+    other = None if beside is None else tasks.open_pack(beside, settings)
+    return tasks.write(pack, generate, Given(*named), chunk=chunk, other=other, expect=expect)
+
+
+@click.command(name="reference")
+@click.argument("model_dir", type=FOLDER)
+@click.option(
+    "--dump-logits",
+    type=FOLDER,
+    metavar="DIR",
+    required=True,
+    help="Write the logits to a new folder.",
+)
+@tokens_options
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Obey this config.json (or the one in this folder) instead of MODEL_DIR's.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(("float32", "bfloat16")),
+    default="float32",
+    show_default=True,
+    help="Of weights and sums.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Of torch, such as cuda.")
+@click.option("--chunk", type=COUNT, metavar="N", help="Positions of one pass.")
+@click.option("--threads", type=COUNT, metavar="N", help="Threads of torch.")
+@form_options
+def reference_command(
+    *,
+    model_dir: Path,
+    dump_logits: Path,
+    tokens: Path | None,
+    prompt: str | None,
+    prompt_file: Path | None,
+    messages: Path | None,
+    config: Path | None,
+    precision: str,
+    device: str,
+    chunk: int | None,
+    threads: int | None,
+    form: Form,
+) -> int:
+    """Dump the logits of a transformers model, offline; no code of the model is run."""
+    from forward.prompt import TOKENIZER, Given
+    from forward.reference import Torch, dump_reference
+
+    given = Given(tokens, prompt, prompt_file, messages)
+    shape = dump_reference(
+        model_dir,
+        dump_logits,
+        given.read(model_dir / TOKENIZER),
+        config=config / "config.json" if config is not None and config.is_dir() else config,
+        chunk=chunk,
+        torch_settings=Torch(threads=threads, precision=precision, device=device),
+        form=form,
+    )
+    click.echo(f"{dump_logits}: logits of {shape[0]} positions x {shape[1]}, {form.dtype}")
+    return 0

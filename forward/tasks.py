@@ -1,0 +1,175 @@
+"""Tasks: what `forward-serve CONTAINER` does with a pack, and what it prints of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from forward.dump import Tokens
+from forward.dump_pack import dump_pack, dump_prompts
+from forward.form import Form
+from forward.genai_config import Decoder, read_decoder
+from forward.generate import first_difference, generate
+from forward.limits import check_length
+from forward.prompt import TOKENIZER, Given, Tokenizer, read_prompts, read_tokens
+from forward.runner import Runner, open_runner
+from forward.self_check import LENGTH, sample_tokens, self_check
+from forward.session import Settings
+from forward.terminal import print_pieces, progress, safe
+from packimport.errors import UsageError
+from packimport.pack.container import Container, open_container
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A pack, and how it is to be run."""
+
+    container: Container
+    decoder: Decoder
+    settings: Settings
+
+    @property
+    def tokenizer(self) -> Path:
+        """Its tokenizer.json, which may be missing."""
+        return self.container.path / TOKENIZER
+
+    def open(self) -> Runner:
+        """Its graph in onnxruntime."""
+        return open_runner(self.container, self.decoder, self.settings)
+
+
+def open_pack(path: Path, settings: Settings) -> Pack:
+    """The pack at `path`; its graph is not loaded yet."""
+    container = open_container(path)
+    return Pack(container, read_decoder(container, settings.custom_ops), settings)
+
+
+def dump(
+    pack: Pack, folder: Path, given: Given, *, decode: int, chunk: int | None, form: Form
+) -> int:
+    """Dump the logits of one text."""
+    shape = dump_pack(
+        pack.container,
+        pack.decoder,
+        folder,
+        given.read(pack.tokenizer),
+        decode=decode,
+        chunk=chunk,
+        settings=pack.settings,
+        form=form,
+        watch=progress,
+    )
+    click.echo(f"{folder}: logits of {shape[0]} positions x {shape[1]}, {form.dtype}")
+    return 0
+
+
+def dump_all(
+    pack: Pack,
+    folder: Path,
+    prompts: Path,
+    *,
+    decode: int,
+    chunk: int | None,
+    batch: int | None,
+    form: Form,
+) -> int:
+    """Dump the logits of every line of a file of prompts."""
+    texts = read_prompts(prompts, pack.tokenizer)
+    dump_prompts(
+        pack.container,
+        pack.decoder,
+        folder,
+        texts,
+        decode=decode,
+        chunk=chunk,
+        batch=batch,
+        settings=pack.settings,
+        form=form,
+    )
+    positions = sum(map(len, texts))
+    click.echo(f"{folder}: {len(texts)} dumps, {positions} positions, {form.dtype}")
+    return 0
+
+
+def check(pack: Pack, given: Given | None) -> int:
+    """Print a self-check, over the given text or a sample of tokens."""
+    runner = pack.open()
+    if given is not None:
+        tokens = given.read(pack.tokenizer)
+    else:
+        most = min(n for n in (LENGTH, pack.decoder.context_length, runner.most) if n)
+        tokens = sample_tokens(pack.decoder, most)
+    check_length(pack.container, pack.decoder, len(tokens))
+    checks = self_check(runner, pack.decoder, tokens)
+    for one in checks:
+        click.echo(one.text())
+    failed = [one.name for one in checks if not one.passed]
+    click.echo(f"FAILED: {', '.join(failed)}" if failed else f"passed over {len(tokens)} tokens")
+    return 1 if failed else 0
+
+
+def write(
+    pack: Pack,
+    count: int,
+    given: Given,
+    *,
+    chunk: int | None,
+    other: Pack | None,
+    expect: Path | None,
+) -> int:
+    """Print greedy text of a pack, and hold it to another pack's and to an oracle's ids."""
+    prompt = given.read(pack.tokenizer)
+    expected = None if expect is None else read_tokens(expect).tolist()
+    if expected is not None and len(expected) > count:
+        raise UsageError(
+            "--expect holds more ids than --generate makes", found=len(expected), allowed=str(count)
+        )
+    ids = _written(pack, prompt, count, chunk)
+    code = 0
+    if other is not None:
+        click.echo("---")
+        theirs = _written(other, prompt, count, chunk)
+        code |= _compared(pack, ids, theirs, f"{other.container.path}")
+    if expected is not None:
+        code |= _compared(pack, ids[: len(expected)], expected, f"{expect}")
+    return code
+
+
+def _written(pack: Pack, prompt: Tokens, count: int, chunk: int | None) -> list[int]:
+    check_length(pack.container, pack.decoder, len(prompt) + count)
+    made: list[int] = []
+
+    def kept(ids: Iterator[int]) -> Iterator[int]:
+        for token in ids:
+            made.append(token)
+            yield token
+
+    ids = kept(generate(pack.open(), pack.decoder, prompt, count, chunk))
+    if pack.container.has(TOKENIZER):
+        print_pieces(Tokenizer(pack.tokenizer).stream(ids))
+    else:
+        print_pieces(f"{token} " for token in ids)
+    return made
+
+
+def _compared(pack: Pack, ids: list[int], others: list[int], name: str) -> int:
+    """Say where two lists of ids part; 1 where they do."""
+    at = first_difference(ids, others)
+    if at is None:
+        click.echo(f"same {len(ids)} tokens as {name}")
+        return 0
+    here, there = (_shown(pack, tokens, at) for tokens in (ids, others))
+    click.echo(f"parts from {name} at new token {at}: {here}, there {there}")
+    return 1
+
+
+def _shown(pack: Pack, ids: list[int], at: int) -> str:
+    if at >= len(ids):
+        return "the end"
+    token = ids[at]
+    if not pack.container.has(TOKENIZER) or not 0 <= token < pack.decoder.vocab_size:
+        return str(token)
+    return f"{token} {safe(Tokenizer(pack.tokenizer).decode([token]))!r}"

@@ -1,0 +1,163 @@
+"""Unfinished: the folder in which a dump is written, and what a kill left of it.
+
+It is a hidden sibling of the dump, and becomes the dump by a rename. Where it says
+which run writes it (run.json), the same run goes on in it after a kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from forward.steps import Step
+from packimport.errors import DumpError, PackimportError
+from packimport.pack.documents import load_json, write_json
+from packimport.pack.lock import HELD, take
+
+RUN, _LOCK = "run.json", "run.lock"
+Identity = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How far an unfinished dump is.
+
+    steps: of the run's, from the first. rows: the logits after them, [rows, vocab], which
+    with their header are `size` bytes. decoded: those of them that ran one at a time.
+    """
+
+    steps: int = 0
+    rows: int = 0
+    vocab: int = 0
+    size: int = 0
+    decoded: int = 0
+
+
+NOTHING = Done()
+
+
+@contextlib.contextmanager
+def unfinished(folder: Path, identity: Identity | None = None) -> Iterator[Path]:
+    """A sibling that becomes `folder` when the block ends well.
+
+    Without an identity it vanishes when the block fails. With one (JSON values that
+    tell a run from others) only a refusal removes it: after a kill or an interrupt
+    the run of the same identity gets the folder as it was left.
+    Raises DumpError where `folder` is taken or its parent missing, and where
+    another run has left or is writing its own.
+    """
+    check_free(folder)
+    where = folder.absolute()
+    mark = secrets.token_hex(4) + "." if identity is None else ""
+    partial = where.with_name(f".{folder.name}.{mark}partial")
+    if identity is None:
+        partial.mkdir()
+        with _removed_after(partial, BaseException):
+            yield partial
+    else:
+        partial.mkdir(exist_ok=True)
+        with _owned(partial, identity, folder), _removed_after(partial, PackimportError):
+            yield partial
+        for name in (RUN, _LOCK):
+            (partial / name).unlink()
+    check_free(folder)
+    partial.rename(where)
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a place that is taken, or whose parent is missing."""
+    if os.path.lexists(folder):
+        raise DumpError(
+            "the place of the dump is taken",
+            place=str(folder),
+            fix="Name a folder that does not exist yet, or remove this one.",
+        )
+    if not folder.absolute().parent.is_dir():
+        raise DumpError(
+            "the folder that should hold the dump does not exist",
+            place=str(folder.absolute().parent),
+            fix="Make it first.",
+        )
+
+
+def done_steps(logits: Path, steps: Sequence[Step]) -> Done:
+    """The steps whose rows are whole in an unfinished file of all logits, [positions, vocab]."""
+    try:
+        with logits.open("rb") as file:
+            np.lib.format.read_magic(file)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            start = file.tell()
+        size = logits.stat().st_size
+    except (OSError, ValueError):
+        return NOTHING
+    row = int(np.prod(shape[1:])) * dtype.itemsize
+    whole = (size - start) // row
+    count = sum(1 for step in steps if step.stop <= whole)
+    if not count:
+        return NOTHING
+    rows = steps[count - 1].stop
+    return Done(
+        steps=count,
+        rows=rows,
+        vocab=shape[1],
+        size=start + rows * row,
+        decoded=sum(step.stop - step.start for step in steps[:count] if step.decode),
+    )
+
+
+@contextlib.contextmanager
+def _removed_after(partial: Path, kind: type[BaseException]) -> Iterator[None]:
+    try:
+        yield
+    except kind:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _owned(partial: Path, identity: Identity, folder: Path) -> Iterator[None]:
+    """Hold the folder for the time of the block; it must be new, or of the same run."""
+    descriptor = os.open(partial / _LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            take(descriptor)
+        except HELD as error:
+            raise DumpError(
+                "another run is writing this dump",
+                place=str(folder),
+                fix="Wait until it has ended, or name another folder.",
+            ) from error
+        _check_same(partial, identity)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check_same(partial: Path, identity: Identity) -> None:
+    path = partial / RUN
+    if not path.is_file() or not path.stat().st_size:
+        # Begun, or ended but for the rename: nothing says whose the other files are.
+        for other in partial.iterdir():
+            if other.is_dir():
+                shutil.rmtree(other)
+            elif other.name != _LOCK:
+                other.unlink()
+        write_json(path, dict(identity))
+        return
+    left = load_json(path)
+    if left != dict(identity):
+        known = left if isinstance(left, dict) else {}
+        raise DumpError(
+            "an unfinished dump of another run is in the way",
+            place=str(partial),
+            found=[key for key in identity if known.get(key) != identity[key]],
+            allowed="the same pack, tokens and options",
+            fix="Give the command that began it again, or remove that folder.",
+        )

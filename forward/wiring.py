@@ -1,0 +1,66 @@
+"""Wiring: what a graph's nodes say about running it, beyond its inputs and outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forward.genai_config import Decoder
+from packimport.graph.node import MICROSOFT, STANDARD, Node
+from packimport.graph.onnx_file import OnnxFile
+from packimport.pack.container import Container
+
+_PAST_INPUTS = (3, 4)
+_QUANTISED = ("MatMulNBits", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulBnb4")
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What the nodes of a decoder's graph allow.
+
+    shareable: pasts that GroupQueryAttention alone reads and continues: it writes new
+               entries behind the old ones where past and present are one buffer. The
+               number is the least length of that buffer.
+    rolling:   those of them whose buffer may be shorter than the sequence.
+    by_length: whether a branch of the graph may look at the length, so that a text fed
+               in parts may get other values than one fed at once.
+    quantised: whether it multiplies by weights of a few bits, or in int8.
+    misnamed:  whether it may give two lengths one name. onnxruntime-genai 0.18's graphs
+               with MultiHeadAttention do (repeat_kv), and onnxruntime then refuses to run
+               a step of another length in the buffers that it had planned to use again.
+    """
+
+    shareable: dict[str, int]
+    rolling: frozenset[str]
+    by_length: bool
+    quantised: bool
+    misnamed: bool
+
+
+def read_wiring(container: Container, decoder: Decoder) -> Wiring:
+    """The wiring of the decoder's graph; its weights are not read."""
+    body = OnnxFile(container, decoder.graph).main
+    shareable: dict[str, int] = {}
+    rolling = set()
+    for node in body.nodes(MICROSOFT, "GroupQueryAttention"):
+        for index in _PAST_INPUTS:
+            past = node.input(index)
+            if not body.is_fed(past) or len(body.consumers.get(past, ())) != 1:
+                continue
+            shareable[past] = _window(node)
+            if _window(node):
+                rolling.add(past)
+    names = (*((MICROSOFT, op) for op in _QUANTISED), (STANDARD, "MatMulInteger"))
+    return Wiring(
+        shareable=shareable,
+        rolling=frozenset(rolling),
+        by_length=any(True for _ in body.nodes(STANDARD, "If")),
+        quantised=any(True for name in names for _ in body.nodes(*name)),
+        misnamed=any(True for _ in body.nodes(MICROSOFT, "MultiHeadAttention")),
+    )
+
+
+def _window(node: Node) -> int:
+    """The window of a cache that holds the newest positions alone; 0 where it holds all."""
+    if not node.integer("sliding_window_cache", 0):
+        return 0
+    return max(node.integer("local_window_size", -1), 0)

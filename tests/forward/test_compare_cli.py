@@ -1,0 +1,145 @@
+"""The commands compare, import and export, from their arguments to their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from counting import VOCAB, counting_pack, expected
+
+from forward import cli
+from forward.comparison import SCHEMA
+from forward.dump import read_dump
+from packimport.pack.documents import validate
+
+COUNT = 40
+TOKENS = np.random.default_rng(4).integers(0, VOCAB, COUNT)
+
+
+@pytest.fixture
+def serve(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*args: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            cli.main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def dumps(serve: Any, tmp_path: Path) -> dict[str, Path]:
+    """reference, before (far from it) and after (near it), imported from .npy files."""
+    np.save(tmp_path / "tokens.npy", TOKENS)
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 2, (COUNT, VOCAB)).astype(np.float32)
+    logits[np.arange(COUNT - 1), TOKENS[1:]] += 3  # a model that knows the text
+    noise = rng.normal(0, 1, logits.shape).astype(np.float32)
+    made = {}
+    for name, times in (("reference", 0.0), ("before", 8.0), ("after", 0.01), ("floor", 0.02)):
+        np.save(tmp_path / f"{name}.npy", (logits + np.float32(times) * noise))
+        made[name] = tmp_path / name
+        args = ("import", tmp_path / f"{name}.npy", "--tokens", tmp_path / "tokens.npy")
+        code, out, err = serve(*args, "-o", made[name])
+        assert (code, err) == (0, "")
+        assert out == f"{made[name]}: logits of {COUNT} positions x {VOCAB}, float32\n"
+    return made
+
+
+def parsed(text: str) -> Any:
+    value = json.loads(text)
+    validate(value, SCHEMA, "out")
+    return value
+
+
+def test_three(serve: Any, dumps: dict[str, Path]) -> None:
+    three = ("compare", dumps["reference"], dumps["before"], dumps["after"])
+    code, out, _ = serve(*three, "--max-kl", "0.01", "--by-bucket", "--edge", 20)
+    assert code == 0
+    assert "passed: mean KL" in out
+    assert "from 20" in out
+    code, out, _ = serve(*three, "--max-kl", "0.01", "--format", "json")
+    assert (code, parsed(out)["passed"]) == (0, True)
+    swapped = ("compare", dumps["reference"], dumps["after"], dumps["before"])
+    code, out, _ = serve(*swapped, "--max-kl", "0.01", "--format", "json")
+    assert (code, parsed(out)["after"]["gates"][0]["passed"]) == (1, False)
+
+
+def test_a_floor(serve: Any, dumps: dict[str, Path]) -> None:
+    floor = ("--floor", dumps["floor"], "--max-floor", "1", "--format", "json")
+    assert serve("compare", dumps["reference"], dumps["after"], *floor)[0] == 0
+    code, out, _ = serve("compare", dumps["reference"], dumps["before"], *floor)
+    assert code == 1
+    assert parsed(out)["gates"][0]["name"] == "max_floor"
+
+
+def test_nll(serve: Any, dumps: dict[str, Path]) -> None:
+    code, out, _ = serve("compare", "--nll", dumps["reference"], dumps["before"])
+    assert code == 1
+    assert "the patch: harms" in out
+    code, out, _ = serve(
+        "compare", "--nll", dumps["before"], dumps["reference"], "--format", "json"
+    )
+    assert (code, parsed(out)["verdict"]) == (0, "helps")
+    code, out, _ = serve("compare", "--nll", dumps["after"], dumps["after"])
+    assert code == 0
+    assert "the patch: cannot be told" in out
+
+
+def test_worst_with_a_tokenizer(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
+    words = {f"w{i}": i for i in range(VOCAB)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    pair = ("compare", dumps["reference"], dumps["before"], "--worst", 2, "--format", "json")
+    value = parsed(serve(*pair, "--tokenizer", tmp_path / "tokenizer.json")[1])
+    first = value["worst"][0]
+    assert first["position"] == value["overall"]["kl_max_position"]
+    assert first["context"].split() == [f"w{i}" for i in first["tokens"]]
+    assert first["run_text"] == f"w{first['run_top']}"
+    assert parsed(serve(*pair)[1])["worst"][1]["context"] is None
+
+
+def test_forms_of_a_run(serve: Any, tmp_path: Path) -> None:
+    pack = counting_pack(tmp_path / "pack")
+    np.save(tmp_path / "tokens.npy", TOKENS)
+    run = (pack, "--tokens", tmp_path / "tokens.npy", "--dump-logits")
+    assert serve(*run, tmp_path / "all")[0] == 0
+    form = ("--dtype", "float16", "--positions", "3-5,30", "--top-k", 3)
+    code, out, _ = serve(*run, tmp_path / "some", *form)
+    assert (code, out) == (0, f"{tmp_path / 'some'}: logits of 4 positions x 3, float16\n")
+    wanted = -np.sort(-expected(TOKENS)[[3, 4, 5, 30]], axis=1)[:, :3]
+    assert np.array_equal(np.load(tmp_path / "some" / "logits.npy"), wanted)
+    pair = ("compare", tmp_path / "all", tmp_path / "some")
+    code, out, _ = serve(*pair, "--format", "json")
+    assert (code, parsed(out)["kl"]) == (0, "lower bound")
+    code, out, err = serve(*pair, "--max-kl", "1", "--format", "json")
+    assert code == 3
+    assert "the least that KL can be" in err
+    assert "error" in parsed(out)
+
+
+def test_bases_there_and_back(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
+    base = tmp_path / "base.kld"
+    code, out, _ = serve("export", dumps["reference"], dumps["after"], "-o", base)
+    assert (code, out) == (0, f"{base}: 2 chunks of {COUNT} tokens\n")
+    code, out, _ = serve("import", base, "-o", tmp_path / "chunks")
+    assert (code, out) == (0, f"{tmp_path / 'chunks'}: 2 dumps of 19 rows, chunk-0000 and on\n")
+    assert read_dump(tmp_path / "chunks" / "chunk-0001").where().tolist() == list(range(20, 39))
+    pair = (dumps["reference"], tmp_path / "chunks" / "chunk-0000")
+    assert serve("compare", *pair, "--max-kl", "1e-6")[0] == 0
+
+
+def test_what_import_refuses(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
+    file, out = tmp_path / "reference.npy", tmp_path / "out"
+    assert serve("import", file, "-o", out)[0] == 2
+    assert serve("import", tmp_path / "none.npy", "-o", out)[0] == 3
+    serve("export", dumps["reference"], "-o", tmp_path / "base.kld")
+    code, _, err = serve("import", tmp_path / "base.kld", "-o", out, "--dtype", "float16")
+    assert code == 2
+    assert "its own tokens" in err
+    assert not out.exists()

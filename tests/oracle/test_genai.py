@@ -1,0 +1,136 @@
+"""Logits of real packs against onnxruntime-genai 0.18.0's, perplexity against transformers'.
+
+SmolLM2-135M by onnxruntime-genai 0.18.0's builder in fp32, fp16 and int4, plain and, patched by
+packimport, llama3; transformers 5.24.0, torch 2.13.0.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import numpy as np
+import pytest
+import smollm2
+import tokenizers
+from numpy.typing import NDArray
+from serving import command, succeed
+
+from forward.genai_config import read_decoder
+from forward.reference import open_reference
+from forward.runner import open_runner, run_logits
+from forward.steps import Block, plan
+from packimport.pack.container import open_container
+
+MISSING = [name for name in smollm2.NEEDED if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}; see smollm2.py"),
+]
+PREFILL, DECODE = 200, 20
+LONG = 4096
+
+
+@pytest.fixture(scope="session")
+def int4(made: Path) -> Iterator[Path]:
+    yield smollm2.build(made, "int4", "int4")
+    shutil.rmtree(made / "int4")
+
+
+@pytest.fixture(scope="session")
+def fp16(made: Path) -> Iterator[Path]:
+    yield smollm2.build(made, "fp16", "fp16")
+    shutil.rmtree(made / "fp16")
+
+
+def genai_logits(pack: Path, ids: NDArray[Any], prefill: int) -> NDArray[np.float32]:
+    """onnxruntime-genai's logits: `prefill` tokens at once, the others one by one."""
+    import onnxruntime_genai as og
+
+    model = og.Model(str(pack))
+    parameters = og.GeneratorParams(model)
+    parameters.set_search_options(max_length=len(ids) + 1)
+    generator = og.Generator(model, parameters)
+    rows = []
+    for part in (ids[:prefill], *ids[prefill:, None]):
+        generator.append_tokens(part[None].astype(np.int32))
+        rows.append(np.array(generator.get_output("logits"))[0].astype(np.float32))
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("name", ["made", "patched", "int4"])
+def test_prefill_and_decode(request: pytest.FixtureRequest, made: Path, name: str) -> None:
+    """Measured: equal to the last bit, all three."""
+    pack = made / "pack" if name == "made" else request.getfixturevalue(name)
+    ids = np.load(made / "tokens.npy")[: PREFILL + DECODE]
+    expected = genai_logits(pack, ids, PREFILL)
+    for chunk in (PREFILL, 64):
+        run = run_logits(pack, ids, decode=DECODE, chunk=chunk)
+        assert np.abs(run.logits[:] - expected).max() <= 1e-4
+
+
+def test_prefill_in_fp16(fp16: Path, made: Path) -> None:
+    """Measured: equal. onnxruntime-genai itself can't decode this pack on the CPU; ours does."""
+    ids = np.load(made / "tokens.npy")[:PREFILL]
+    whole = run_logits(fp16, ids)
+    assert np.abs(whole.logits[:] - genai_logits(fp16, ids, PREFILL)).max() <= 1e-4
+    np.save(made / "few.npy", ids[:96])
+    code, out = command("forward", fp16, "--self-check", "--tokens", made / "few.npy")
+    assert code == 0, out
+
+
+@pytest.mark.parametrize("name", ["made", "int4"])
+def test_self_check(request: pytest.FixtureRequest, made: Path, name: str) -> None:
+    pack = made / "pack" if name == "made" else request.getfixturevalue(name)
+    assert "passed" in succeed("forward", pack, "--self-check")
+
+
+def test_chat_messages_become_transformers_tokens(made: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from forward.prompt import TOKENIZER, Given
+
+    messages = [
+        {"role": "user", "content": "What is <b>two</b> plus three?\n\tSay it in French."},
+        {"role": "assistant", "content": "Cinq."},
+        {"role": "user", "content": "Et é?"},
+    ]
+    (tmp_path / "m.json").write_text(json.dumps(messages), encoding="utf-8")
+    ids = Given(messages=tmp_path / "m.json").read(made / "pack" / TOKENIZER)
+    oracle = AutoTokenizer.from_pretrained(made / "hf").apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=False
+    )
+    assert ids.tolist() == list(oracle)
+
+
+def negative_log_likelihood(blocks: Iterator[Block], ids: NDArray[Any]) -> float:
+    """The mean over the tokens that follow another one, in float64."""
+    total = 0.0
+    for block in blocks:
+        targets = ids[block.step.start + 1 : block.step.stop + 1]
+        rows = block.logits[: len(targets)].astype(np.float64)
+        top = rows.max(axis=1)
+        sums = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
+        total += float((sums - rows[np.arange(len(targets)), targets]).sum())
+    return total / (len(ids) - 1)
+
+
+def test_perplexity_over_4096_tokens(made: Path) -> None:
+    tokenizer = tokenizers.Tokenizer.from_file(str(made / "pack" / "tokenizer.json"))
+    text = "".join(
+        topics[name] for name in ("execmodel", "import", "specialnames", "formatstrings")
+    )
+    ids = np.array(tokenizer.encode(text).ids[:LONG])
+    assert len(ids) == LONG
+    container = open_container(made / "pack")
+    runner = open_runner(container, read_decoder(container))
+    ours = negative_log_likelihood(runner.blocks(ids, runner.steps(LONG)), ids)
+    reference = open_reference(made / "hf", made / "hf" / "config.json")
+    theirs = negative_log_likelihood(reference.blocks(ids, plan(LONG, 0, 512)), ids)
+    print(f"perplexity {np.exp(ours):.6f}, transformers {np.exp(theirs):.6f}")
+    assert abs(np.exp(ours - theirs) - 1) <= 1e-4
