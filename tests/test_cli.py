@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -150,3 +151,35 @@ def test_explain_prints_the_section_of_a_code() -> None:
     assert done.returncode == 0
     assert done.stdout.startswith("RPE001: the table is not the declared one")
     assert packimport("explain", "RPE999").returncode == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX closes the stream")
+def test_a_closed_output_is_no_fault_of_ours(tmp_path: Path) -> None:
+    words = (
+        f"{sys.executable} -m packimport patch {PACKS / 'oga-0.18.0-linear'} -o {tmp_path / 'o'}"
+    )
+    done = subprocess.run(
+        ["sh", "-c", f"{words} >&-"], check=False, capture_output=True, encoding="utf-8", cwd=ROOT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "o" / "packimport.json").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")
+def test_a_folder_whose_name_is_no_utf8(tmp_path: Path) -> None:
+    pack = tmp_path / os.fsdecode(b"bad\xff")
+    shutil.copytree(PACKS / "oga-0.18.0-linear", pack)
+    done = packimport("patch", pack, "-o", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    manifest = json.loads((tmp_path / "out/packimport.json").read_text(encoding="utf-8"))
+    assert manifest["source"]["path"].endswith("bad\\udcff")
+    assert packimport(tmp_path / "out").returncode == 0
+
+
+def test_show_and_table_take_the_folder_of_a_model(tmp_path: Path) -> None:
+    shutil.copy(PACKS / "oga-0.18.0-qwen3" / "config.json", tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    done = packimport("show", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "default (theta 1000000)" in done.stdout
+    assert packimport("table", tmp_path, "-o", tmp_path / "t.npz").returncode == 0

@@ -14,7 +14,7 @@ from packimport.pack.archive import opened
 from packimport.rope.schedule import Rope
 from packimport.semantics.describe import describe
 from packimport.semantics.model import Semantics, Source
-from packimport.semantics.reader import read_semantics
+from packimport.semantics.reader import bare_config, read_semantics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Shown:
 def show(path: str | Path, config: str | Path | None = None, model: str | None = None) -> Shown:
     """What a container, or a bare config.json, says. Raises PackimportError as `check` does."""
     path = Path(path)
-    if path.is_file() and path.suffix == ".json":
+    if bare_config(path) is not None:
         semantics = read_semantics(path, config, model)
         return Shown(path=str(path), semantics=semantics, graphs=())
     with opened(path) as container:

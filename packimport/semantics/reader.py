@@ -51,7 +51,8 @@ def read_semantics(
 ) -> Semantics:
     """What a pack declares.
 
-    container: an opened container; or the path of one, or of a bare config.json.
+    container: an opened container; or the path of one, or of a bare config.json or
+               the folder of a model that has one.
     config:    the source model's config.json or its folder; wins over the pack's own.
     model:     a known model of schemas/models.yaml, in place of `config`.
 
@@ -61,17 +62,18 @@ def read_semantics(
     beside a bare config.json.
     """
     if isinstance(container, str | Path):
-        from packimport.pack.archive import archive_format, opened
+        from packimport.pack.archive import opened
 
         path = Path(container)
-        if path.is_file() and archive_format(path) is None:
+        bare = bare_config(path)
+        if bare is not None:
             if config is not None or model is not None:
                 raise UsageError(
                     "a config declares for itself: --config and --model are for packs",
                     place=str(path),
                     fix="Pass the one config alone.",
                 )
-            return read_config(path)
+            return read_config(bare)
         with opened(path) as pack:
             return read_semantics(pack, config, model)
     genai = EMPTY
@@ -84,6 +86,18 @@ def read_semantics(
     reading = read_reading(winner.document, genai)
     notes = tuple(_contradictions(winner, reading, losers, genai))
     return _semantics(winner, reading, genai, notes)
+
+
+def bare_config(path: Path) -> Path | None:
+    """The config.json that `path` is, or holds without being a pack; None for a pack."""
+    from packimport.pack.archive import archive_format
+
+    if path.is_file():
+        is_other = path.suffix.lower() == ".onnx" or archive_format(path) is not None
+        return None if is_other else path
+    inside = path / CONFIG
+    is_pack = (path / GENAI).exists() or any(path.rglob("*.onnx"))
+    return inside if inside.is_file() and not is_pack else None
 
 
 def read_config(path: str | Path) -> Semantics:
