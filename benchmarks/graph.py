@@ -1,11 +1,13 @@
 """Check of a graph of 100 000 nodes, beside a bare script that parses it and maps its values.
 
-    PYTHONPATH=tests:tests/graph python benchmarks/graph.py [--nodes 100000] [--rounds 7]
+    PYTHONPATH=tests:tests/graph python benchmarks/graph.py [--nodes 100000] [--rounds 7] [--all]
 
-Two graphs: a decoder of GroupQueryAttention layers, and one in plain ops that computes
-cos and sin from frequencies. Each has weights of a few bytes. The bare script parses the
-file with onnx and fills the maps of producers and consumers. Both run in one process,
-imports done, in alternating rounds; medians of processor time, and their ratio.
+Decoders of 64 and of 1000 GroupQueryAttention layers, and one of 64 layers in plain ops
+that computes cos and sin from frequencies; the rest of the nodes stands behind the logits.
+With --all also graphs that are layers and nothing else, thousands of them. Weights are a
+few bytes each. The bare script parses the file with onnx and fills the maps of producers
+and consumers. Both run in one process, imports done, in alternating rounds; medians of
+processor time, and their ratio.
 """
 
 from __future__ import annotations
@@ -82,25 +84,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--all", action="store_true", help="graphs of layers alone, too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        few = tiny_pack(
-            Path(scratch, "few"), layers=64, config={}, change=lambda m: filled(m, options.nodes)
-        )
-        measure("64 fused", few, options.rounds)
-        layers = options.nodes // 20
-        many = tiny_pack(
-            Path(scratch, "many"), layers=layers, config={},
-            change=lambda m: filled(m, options.nodes),
-        )  # fmt: skip
-        measure("all fused", many, options.rounds)
-        model = decoder(waves(angles_by_matmul()), layers=64, cache=True)
-        filled(model, options.nodes)
-        measure("64 plain", write_pack(Path(scratch, "plain"), model), options.rounds)
-        layers = options.nodes // 31
-        model = decoder(waves(angles_by_matmul()), layers=layers)
-        filled(model, options.nodes)
-        measure("all plain", write_pack(Path(scratch, "all_plain"), model), options.rounds)
+        fused = {"64 fused": 64, "1000 fused": 1000}
+        plain = {"64 plain": 64}
+        if options.all:
+            fused["all fused"] = options.nodes // 20
+            plain["all plain"] = options.nodes // 31
+        for name, layers in fused.items():
+            folder = tiny_pack(
+                Path(scratch, name), layers=layers, config={},
+                change=lambda model: filled(model, options.nodes),
+            )  # fmt: skip
+            measure(name, folder, options.rounds)
+        for name, layers in plain.items():
+            model = decoder(waves(angles_by_matmul()), layers=layers, cache=layers == 64)
+            filled(model, options.nodes)
+            measure(name, write_pack(Path(scratch, name), model), options.rounds)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from packimport.graph.attention import tracks
+from packimport.graph.collector import resting
 from packimport.graph.completeness import redefined_ops, unread_layers, unread_ops, unrotated
 from packimport.graph.constants import Constants
 from packimport.graph.dangling import dangling
-from packimport.graph.forms import group_query_attention, plain_ops, rotary_embedding
+from packimport.graph.forms import (
+    group_query_attention,
+    plain_ops,
+    rotary_embedding,
+    ryzen_ai,
+    ryzen_ai_dispatch,
+)
 from packimport.graph.frame import Frame
 from packimport.graph.lengths import Lengths
 from packimport.graph.node import MICROSOFT, STANDARD
@@ -33,6 +40,8 @@ FORMS: Mapping[str, Finder] = {
     group_query_attention.FORM: group_query_attention.find,
     rotary_embedding.FORM: rotary_embedding.find,
     plain_ops.FORM: plain_ops.find,
+    ryzen_ai.FORM: ryzen_ai.find,
+    ryzen_ai_dispatch.FORM: ryzen_ai_dispatch.find,
 }
 
 
@@ -46,6 +55,11 @@ def find_sites(container: Container, graph: str, hints: Hints | None = None) -> 
     ContainerError where a data file is missing or outside the container. Reads the
     graph alone: no byte of external data, and no large value inside the graph.
     """
+    with resting():
+        return _found(container, graph, hints)
+
+
+def _found(container: Container, graph: str, hints: Hints | None) -> GraphFacts:
     scene = _scene(OnnxFile(container, graph), hints or Hints())
     rotations: list[Rotation] = []
     unread: list[Unread] = []
@@ -65,7 +79,7 @@ def find_sites(container: Container, graph: str, hints: Hints | None = None) -> 
     return GraphFacts(
         graph=graph,
         producer=scene.file.producer,
-        layers=max(map(len, scene.tracks), default=0),
+        layers=_count(scene, rotations),
         sites=tuple(_sites(graph, rotations)),
         unread=tuple(dict.fromkeys(unread)),
         unrotated=tuple(sorted({layer for track in scene.tracks for layer in unrotated(track)})),
@@ -95,6 +109,12 @@ def _scene(file: OnnxFile, hints: Hints) -> Scene:
         main=main,
         tracks=tracks(main, constants, hints),
     )
+
+
+def _count(scene: Scene, rotations: list[Rotation]) -> int:
+    """The layers of the way with the most, or those that a compiled node stands for."""
+    compiled = (len(r.layers) for r in rotations if r.form == ryzen_ai_dispatch.FORM)
+    return max((*map(len, scene.tracks), *compiled), default=0)
 
 
 def _sites(graph: str, rotations: list[Rotation]) -> Iterator[Site]:

@@ -46,16 +46,18 @@ class Tensor:
 
 def make_tensor(proto: TensorProto, *, name: str, path: Path, file: str) -> Tensor:
     """The Tensor of a message. Raises GraphError where its dims or external data are odd."""
-    place = f"{file}: {name}"
-    shape = tuple(proto.dims)
-    if any(size < 0 for size in shape):
-        raise GraphError("a tensor with a negative dim", place=place, found=shape)
+    shape = tuple(proto.dims[:])
+    if shape and min(shape) < 0:
+        raise GraphError("a tensor with a negative dim", place=f"{file}: {name}", found=shape)
     external = None
     if proto.data_location == EXTERNAL:
-        external = tuple((entry.key, entry.value) for entry in proto.external_data)
-        check_text((text for pair in external for text in pair), place)
-        if len({key for key, _ in external}) < len(external):
-            raise GraphError("a key of external data stands twice", place=place, found=external)
+        external = tuple([(entry.key, entry.value) for entry in proto.external_data[:]])
+        keys = {key for key, _ in external}
+        check_text((*keys, *[value for _, value in external]), f"{file}: {name}")
+        if len(keys) < len(external):
+            raise GraphError(
+                "a key of external data stands twice", place=f"{file}: {name}", found=external
+            )
     dtype = DTYPES.get(proto.data_type, f"data type {proto.data_type}")
     return Tensor(name, dtype, shape, external, path, proto)
 

@@ -130,8 +130,8 @@ class Wire:
             raise self._error("messages nested too deep", start)
         pieces: list[Piece] = []
         kept = start
-        for tag, key, begin, end in self.fields(start, stop):
-            if end - begin <= SMALL or tag & 7 != 2:
+        for tag, key, begin, end in self.fields(start, stop, above=SMALL):
+            if tag & 7 != 2:
                 continue
             number = tag >> 3
             if number in kind.bulk:
@@ -175,8 +175,13 @@ class Wire:
             self._children[start, number] = known
         return known
 
-    def fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """(tag, where the tag starts, where the value starts, where it ends) of each field."""
+    def fields(
+        self, start: int, stop: int, *, above: int = -1
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """(tag, where the tag starts, where the value starts, where it ends) of each field.
+
+        above: fields of no more bytes than these are checked, and not handed out.
+        """
         base, data = self._window
         end, count, at = base + len(data), 0, start
         while at < stop:
@@ -205,7 +210,8 @@ class Wire:
             count += 1
             if at > stop or tag < 8 or tag > 0xFFFFFFFF or count > self._fields_left:
                 raise self._error("a field that runs past its message, or too many fields", key)
-            yield tag, key, begin, at
+            if at - begin > above:
+                yield tag, key, begin, at
         self._fields_left -= count
 
     def _moved_window(self, start: int) -> tuple[int, memoryview]:
