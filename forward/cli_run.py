@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from forward.cli_compare import form_options
-from packimport.errors import UsageError
+from packimport.cli import declaration_options
+from packimport.errors import PackimportError, UsageError
+from packimport.wrapping import wrapped
 
 if TYPE_CHECKING:
     from forward.form import Form
@@ -47,6 +50,21 @@ def tokens_options(function: _Function) -> _Function:
     "--self-check",
     is_flag=True,
     help="Feed the same tokens in every way; exit 1 if their logits differ.",
+)
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Rotate by each table alone, without running the pack, and compare with the declared"
+    " schedule; exit 1 where one is wrong.",
+)
+@declaration_options
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="Of --probe.",
 )
 @tokens_options
 @click.option(
@@ -93,6 +111,10 @@ def run_command(
     dump_logits: Path | None,
     generate: int | None,
     self_check: bool,
+    probe: bool,
+    config: Path | None,
+    model: str | None,
+    output: str,
     tokens: Path | None,
     prompt: str | None,
     prompt_file: Path | None,
@@ -109,11 +131,11 @@ def run_command(
     form: Form,
 ) -> int:
     """Run a pack."""
-    actions = (dump_logits is not None, generate is not None, self_check)
+    actions = (dump_logits is not None, generate is not None, self_check, probe)
     if sum(actions) != 1:
         raise UsageError(
             "do one thing at a time" if any(actions) else "say what to do with the pack",
-            allowed="--dump-logits DIR or --generate N or --self-check",
+            allowed="--dump-logits DIR or --generate N or --self-check or --probe",
             fix="Or compare two dumps: forward-serve compare REFERENCE RUN.",
         )
     for option, given, owner, there in (
@@ -122,12 +144,22 @@ def run_command(
         ("--batch", batch, "--prompts", prompts),
         ("--beside", beside, "--generate", generate),
         ("--expect", expect, "--generate", generate),
+        ("--config", config, "--probe", probe or None),
+        ("--model", model, "--probe", probe or None),
+        ("--format json", output != "text", "--probe", probe or None),
     ):
         if given and there is None:
             raise UsageError(f"{option} belongs to {owner}")
     if batch is not None and (decode or chunk):
         raise UsageError("--batch feeds its prompts whole", allowed="no --decode and no --chunk")
     named = (tokens, prompt, prompt_file, messages)
+    if probe:
+        runs = any(value is not None for value in (*named, chunk, threads, allow_custom_ops))
+        if runs or ep.lower() != "cpu":
+            raise UsageError(
+                "--probe runs nothing of the pack", allowed="--config, --model, --format"
+            )
+        return _probe(container, config, model, output)
     if prompts is not None and any(value is not None for value in named):
         raise UsageError("--prompts names all that is run")
     from forward import tasks
@@ -155,6 +187,23 @@ def run_command(
     assert generate is not None
     other = None if beside is None else tasks.open_pack(beside, settings)
     return tasks.write(pack, generate, Given(*named), chunk=chunk, other=other, expect=expect)
+
+
+def _probe(container: Path, config: Path | None, model: str | None, output: str) -> int:
+    from forward.probe import probe
+    from forward.probe_report import refusal
+
+    if config is not None and model is not None:
+        raise UsageError("--config and --model both declare the schedule", fix="Pass one of them.")
+    try:
+        found = probe(container, config, model)
+    except PackimportError as error:
+        if output == "json":
+            click.echo(json.dumps(refusal(error), indent=2))
+        raise
+    text = json.dumps(found.to_dict(), indent=2, allow_nan=False)
+    click.echo(text if output == "json" else wrapped(found.text()))
+    return found.exit_code
 
 
 @click.command(name="reference")

@@ -221,6 +221,17 @@ def _attempted(run: Callable[[], Any], place: str) -> Any:
         raise _run_error(str(error), place) from error
 
 
+def version() -> str:
+    """onnxruntime's version. Raises DependencyError without it."""
+    return str(_onnxruntime().__version__)
+
+
+def open_model(model: bytes, place: str) -> Session:
+    """A model in memory, on the CPU. Raises as `open_session` does."""
+    ort = _onnxruntime()
+    return _opened(ort, model, place, _options(ort, Settings()), Settings())
+
+
 def open_session(
     path: Path,
     place: str,
@@ -238,16 +249,33 @@ def open_session(
     """
     ort = _onnxruntime()
     settings = settings or Settings()
+    options = _options(ort, settings)
+    options.enable_mem_reuse = reuse
+    return _opened(ort, str(path), place, options, settings, library=library)
+
+
+def _options(ort: ModuleType, settings: Settings) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4  # its errors come as exceptions; they need no second line
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.enable_mem_reuse = reuse
     if settings.threads is not None:
         options.intra_op_num_threads = settings.threads
+    return options
+
+
+def _opened(
+    ort: ModuleType,
+    model: str | bytes,
+    place: str,
+    options: Any,
+    settings: Settings,
+    *,
+    library: Path | None = None,
+) -> Session:
     try:
         if library is not None:
             options.register_custom_ops_library(str(library))
-        session = ort.InferenceSession(str(path), options, providers=[settings.provider])
+        session = ort.InferenceSession(model, options, providers=[settings.provider])
     except MemoryError:
         raise
     except Exception as error:  # onnxruntime's errors have no base of their own

@@ -154,11 +154,12 @@ def node_message(
     outputs: Sequence[str],
     name: str,
     *,
-    integers: Mapping[str, int] | None = None,
+    domain: str = STANDARD,
+    integers: Mapping[str, int | Sequence[int]] | None = None,
     graphs: Mapping[str, bytes] | None = None,
 ) -> bytes:
-    """A node of ONNX's own domain; graphs: bodies by the attribute that holds them."""
-    node = onnx.helper.make_node(op, inputs, outputs, name, **(integers or {}))
+    """A node; graphs: bodies by the attribute that holds them."""
+    node = onnx.helper.make_node(op, inputs, outputs, name, domain=domain, **(integers or {}))
     for key, graph in (graphs or {}).items():
         body = onnx.GraphProto.FromString(graph)
         node.attribute.append(onnx.helper.make_attribute(key, body))
@@ -211,6 +212,31 @@ def body_message(name: str, nodes: Sequence[bytes], outputs: Sequence[str], dtyp
     ]
     made = [onnx.NodeProto.FromString(node) for node in nodes]
     return _bytes(onnx.helper.make_graph(made, name, [], types))
+
+
+def model_message(
+    nodes: Sequence[bytes],
+    inputs: Mapping[str, tuple[str, Sequence[int]]],
+    outputs: Mapping[str, str],
+    opsets: Mapping[str, int],
+) -> bytes:
+    """A whole model; inputs: name ─▶ dtype and shape, outputs: name ─▶ dtype."""
+    graph = onnx.helper.make_graph(
+        [onnx.NodeProto.FromString(node) for node in nodes],
+        "packimport",
+        [
+            onnx.helper.make_tensor_value_info(name, _NUMBERS[dtype], shape)
+            for name, (dtype, shape) in inputs.items()
+        ],
+        [
+            onnx.helper.make_tensor_value_info(name, _NUMBERS[dtype], None)
+            for name, dtype in outputs.items()
+        ],
+    )
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    # The oldest format that has these operators: an older onnxruntime reads it, too.
+    version = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
+    return _bytes(onnx.helper.make_model(graph, opset_imports=imports, ir_version=version))
 
 
 def check(path: Path) -> list[str]:

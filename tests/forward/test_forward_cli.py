@@ -165,7 +165,7 @@ def test_a_bar_is_drawn_on_a_terminal_alone(
         ([], "Missing argument 'CONTAINER'"),
         (
             ["PACK"],
-            "allowed: --dump-logits DIR or --generate N or --self-check. Or compare two dumps",
+            "allowed: --dump-logits DIR or --generate N or --self-check or --probe. Or compare two",
         ),
         (["PACK", "--dump-logits", "d", "--generate", "3"], "one thing at a time"),
         (["PACK", "--dump-logits", "d"], "--tokens FILE, --prompt TEXT or --prompt-file F"),

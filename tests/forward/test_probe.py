@@ -1,0 +1,579 @@
+"""The probe: a right table passes, each wrong one is seen, and what can't be probed is said.
+
+Tables come from formulas in numpy (builders, llama3, longrope_graphs), never from packimport.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from builders import Tables, plain, tiny_pack, write_json
+from llama3 import llama3, tables_of
+from onnx import TensorProto, helper
+
+from forward import cli
+from forward.probe import probe
+from forward.probe_report import SCHEMA, Probe, Probed
+from packimport.errors import ContainerError
+from packimport.pack.documents import validate
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
+
+import longrope_graphs
+import plain_graphs
+
+PACKS = Path(__file__).parent.parent / "packs"
+ROWS, PAIRS = 256, 8
+LLAMA3 = {
+    "rope_theta": 10000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+}
+INV_FREQ = llama3(PAIRS, 10000.0, 8.0, 1.0, 4.0, 64)
+# yarn's attention factor (arXiv 2309.00071, eq. 22): 0.1 ln 4 + 1.
+YARN_FACTOR = 0.1 * math.log(4) + 1
+HALF = {"model_type": "phi", "partial_rotary_factor": 0.5, "rope_scaling": None}
+
+
+def right(rows: int = ROWS) -> Tables:
+    cos, sin = tables_of(INV_FREQ, rows)
+    return cos, sin
+
+
+def the_site(found: Probe) -> Probed:
+    (site,) = found.sites
+    assert found.gaps == ()
+    return site
+
+
+def llama3_pack(folder: Path, tables: Tables | None = None, **options: Any) -> Path:
+    given = right() if tables is None else tables
+    return tiny_pack(folder / "p", rows=ROWS, tables=given, config=LLAMA3, **options)
+
+
+# --- right ones ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["gqa", "rotary_embedding"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_right_table_passes(form: str, dtype: str, tmp_path: Path) -> None:
+    site = the_site(probe(llama3_pack(tmp_path, form=form, dtype=dtype)))
+    assert site.verdict == "within"
+    assert site.first_wrong_position is None
+    assert site.op == "com.microsoft RotaryEmbedding"
+    # The first, the last, the edges of the original length, and powers of two.
+    assert {0, 1, 63, 64, 65, 127, 128, 255} <= set(site.positions)
+    assert site.times_allowed is not None
+    assert 0 < site.times_allowed <= 1
+
+
+def test_what_is_allowed_follows_the_dtype(tmp_path: Path) -> None:
+    allowed = []
+    for dtype in ("float32", "float16", "bfloat16"):
+        pack = tiny_pack(
+            tmp_path / dtype, rows=4, tables=plain(4, PAIRS), config={}, dtype=dtype,
+            form="rotary_embedding",
+        )  # fmt: skip
+        site = the_site(probe(pack))
+        assert site.max_abs_error is not None
+        assert site.allowed is not None
+        # q and k stay below 5, cos and sin below 1: an ulp of each, half of it when rounded.
+        assert (
+            site.max_abs_error < 5 * 2.0 ** {"float32": -22, "float16": -10, "bfloat16": -7}[dtype]
+        )
+        allowed.append(site.allowed)
+    assert allowed[0] < allowed[1] / 100 < allowed[2] / 500
+
+
+@pytest.mark.parametrize("form", ["gqa", "rotary_embedding"])
+def test_interleaved_pairs(form: str, tmp_path: Path) -> None:
+    for model_type, verdict in (("cohere", "within"), ("llama", "wrong")):
+        config = {"model_type": model_type}
+        pack = tiny_pack(
+            tmp_path / model_type, config=config, form=form, interleaved=True, rows=ROWS,
+        )  # fmt: skip
+        site = the_site(probe(pack))
+        assert site.verdict == verdict
+        assert site.site.interleaved is True
+
+
+def test_half_of_a_head_rotates(tmp_path: Path) -> None:
+    pack = tiny_pack(tmp_path / "p", form="rotary_embedding", config=HALF, rotary_dim=8)
+    site = the_site(probe(pack))
+    assert (site.verdict, site.site.rotary_dim) == ("within", 8)
+
+
+def test_an_attention_factor(tmp_path: Path) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    config = {"rope_scaling": yarn}
+
+    pack = tiny_pack(tmp_path / "p", rows=ROWS, tables=yarn_table(YARN_FACTOR), config=config)
+    assert the_site(probe(pack)).verdict == "within"
+    lost = tiny_pack(tmp_path / "q", rows=ROWS, tables=yarn_table(1.0), config=config)
+    site = the_site(probe(lost))
+    assert (site.verdict, site.first_wrong_position) == ("wrong", 0)
+
+
+def yarn_table(factor: float) -> Tables:
+    """YaRN (arXiv 2309.00071, section 3.2) with betas 32 and 1, floored and ceiled."""
+
+    def edge(beta: float) -> float:
+        return PAIRS * math.log(64 / (beta * 2 * math.pi)) / math.log(10000.0)
+
+    low, high = max(math.floor(edge(32)), 0), min(math.ceil(edge(1)), 2 * PAIRS - 1)
+    ramp = np.clip((np.arange(PAIRS) - low) / (high - low), 0, 1)
+    base = 10000.0 ** -(np.arange(PAIRS) / PAIRS)
+    cos, sin = tables_of(base / 4 * ramp + base * (1 - ramp), ROWS)
+    return factor * cos, factor * sin
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("amd-oga-0.7.0.1-llama3-int4-dml", "wrong"),
+        ("oga-0.11.2-llama3", "wrong"),
+        ("oga-0.18.0-linear", "wrong"),
+        ("oga-0.18.0-llama3-int4", "within"),
+        ("oga-0.18.0-longrope-dml", "within"),
+        ("oga-0.18.0-longrope-if", "within"),
+        ("oga-0.18.0-qwen3", "within"),
+        ("optimum-0.1.0-llama3", "within"),
+    ],
+)
+def test_real_packs(name: str, verdict: str) -> None:
+    found = probe(PACKS / name)
+    assert {site.verdict for site in found.sites} == {verdict}
+    assert (found.verdict, found.gaps) == (verdict, ())
+
+
+def test_only_the_wrong_one_of_two_tables_is_wrong() -> None:
+    found = probe(PACKS / "oga-0.11.2-gemma3")
+    assert [(site.site.layers, site.verdict) for site in found.sites] == [
+        ((0, 1, 2, 3, 4), "within"),
+        ((5,), "wrong"),
+    ]
+    assert found.exit_code == 1
+
+
+# --- wrong ones ----------------------------------------------------------------------------
+
+
+def doubled_positions() -> Tables:
+    cos, sin = right(2 * ROWS)
+    return cos[::2], sin[::2]
+
+
+def half_angles() -> Tables:
+    angles = np.outer(np.arange(ROWS, dtype=np.float16), INV_FREQ.astype(np.float16))
+    return np.cos(angles.astype(np.float64)), np.sin(angles.astype(np.float64))
+
+
+def damaged_at_its_end() -> Tables:
+    cos, sin = right()
+    cos[-1, 3] = np.nan
+    return cos, sin
+
+
+WRONG: dict[str, tuple[Callable[[], Tables], int]] = {
+    "swapped": (lambda: right()[::-1], 0),
+    "plain": (lambda: plain(ROWS, PAIRS), 1),
+    "positions doubled": (doubled_positions, 1),
+    "sin negated": (lambda: (right()[0], -right()[1]), 1),
+    "factor lost": (lambda: (1.1 * right()[0], 1.1 * right()[1]), 0),
+    "half-precision angles": (half_angles, 1),
+    "NaN in the last row": (damaged_at_its_end, ROWS - 1),
+    "one row late": (lambda: tuple(np.roll(part, 1, axis=0) for part in right()), 0),
+    "another original length": (
+        lambda: tables_of(llama3(PAIRS, 10000.0, 8.0, 1.0, 4.0, ROWS), ROWS),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["gqa", "rotary_embedding"])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_table_is_seen(name: str, form: str, tmp_path: Path) -> None:
+    make, first = WRONG[name]
+    found = probe(llama3_pack(tmp_path, make(), form=form))
+    site = the_site(found)
+    assert (site.verdict, site.first_wrong_position) == ("wrong", first)
+    assert found.exit_code == 1
+
+
+def test_a_right_table_in_half_precision_is_not_taken_for_half_precision_angles(
+    tmp_path: Path,
+) -> None:
+    assert the_site(probe(llama3_pack(tmp_path, dtype="float16"))).verdict == "within"
+    wrong = tiny_pack(tmp_path / "w", rows=ROWS, tables=half_angles(), config=LLAMA3,
+                      dtype="float16")  # fmt: skip
+    assert the_site(probe(wrong)).verdict == "wrong"
+
+
+def test_a_table_that_ends_too_early(tmp_path: Path) -> None:
+    pack = tiny_pack(tmp_path / "p", rows=ROWS, tables=right(100), config=LLAMA3)
+    site = the_site(probe(pack))
+    assert site.verdict == "wrong"
+    assert site.reason == "the table ends at position 99, the pack is used up to 255"
+    assert site.first_wrong_position is None
+    assert max(site.positions) == 99
+
+
+def test_a_table_as_wide_as_its_rotary_dim_is_read_with_the_wrong_stride(tmp_path: Path) -> None:
+    """rotary_embedding_dim 8, and a table of 8 columns: onnxruntime takes it without a word."""
+    pack = tiny_pack(
+        tmp_path / "p", form="rotary_embedding", tables=plain(64, 8), config=HALF, rotary_dim=8,
+    )  # fmt: skip
+    assert the_site(probe(pack)).verdict != "within"
+
+
+def test_a_node_that_cuts_heads_by_its_table(tmp_path: Path) -> None:
+    """Without rotary_embedding_dim it takes two heads of 8 for one of 16."""
+
+    def change(model: onnx.ModelProto) -> None:
+        for node in model.graph.node:
+            if node.op_type == "RotaryEmbedding":
+                kept = [a for a in node.attribute if a.name == "interleaved"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
+
+    options: dict[str, Any] = {"form": "rotary_embedding", "config": HALF, "rotary_dim": 8}
+    pack = tiny_pack(tmp_path / "p", change=change, **options)
+    site = the_site(probe(pack))
+    assert (site.site.head_dim, site.verdict) == (8, "wrong")
+
+
+def test_layers_that_should_not_rotate(tmp_path: Path) -> None:
+    config = {"model_type": "smollm3", "no_rope_layers": [1, 0]}
+    found = probe(tiny_pack(tmp_path / "p", config=config))
+    assert [(site.declared, site.verdict) for site in found.sites] == [
+        ("default (theta 10000)", "within"),
+        ("no rotation", "wrong"),
+    ]
+
+
+# --- by length -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["gqa", "rotary_embedding"])
+def test_a_short_and_a_long_table(form: str, tmp_path: Path) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        longrope_graphs.one_if(model)
+
+    pack = longrope_graphs.pack_of(tmp_path / "p", form=form, change=change)
+    found = probe(pack)
+    assert [site.verdict for site in found.sites] == ["within", "within"]
+    last = {site.site.length.long: max(site.positions) for site in found.sites if site.site.length}
+    assert last == {False: longrope_graphs.LIMIT - 1, True: longrope_graphs.ROWS - 1}
+
+
+def test_one_table_where_the_schedule_changes_with_the_length(tmp_path: Path) -> None:
+    tables = longrope_graphs.table(longrope_graphs.SHORT, longrope_graphs.ROWS)
+    pack = longrope_graphs.pack_of(tmp_path / "p", form="gqa", tables=tables)
+    site = the_site(probe(pack))
+    assert (site.verdict, site.first_wrong_position) == ("wrong", 1)
+    assert site.length == longrope_graphs.ROWS
+
+    # Up to the original length it is right.
+    genai = json.loads((pack / "genai_config.json").read_text("utf-8"))
+    genai["search"]["max_length"] = longrope_graphs.LIMIT
+    write_json(pack / "genai_config.json", genai)
+    assert the_site(probe(pack)).verdict == "within"
+
+
+@pytest.mark.parametrize(("usable", "verdict"), [(64, "within"), (65, "wrong")])
+def test_dynamic_is_plain_until_it_grows(usable: int, verdict: str, tmp_path: Path) -> None:
+    config = {
+        "rope_scaling": {"rope_type": "dynamic", "factor": 2.0},
+        "max_position_embeddings": 64,
+    }
+    pack = tiny_pack(tmp_path / "p", rows=usable, config=config)
+    assert the_site(probe(pack)).verdict == verdict
+
+
+# --- computed at every position ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_frequencies_in_plain_ops(repeated: bool, tmp_path: Path) -> None:
+    angles = plain_graphs.angles_by_mul(repeated=repeated)
+    model = plain_graphs.decoder(plain_graphs.waves(angles), repeated=repeated)
+    config = {"model_type": "cohere" if repeated else "llama"}
+    pack = plain_graphs.write_pack(tmp_path / "p", model, **config)
+    found = probe(pack)
+    assert {(site.op, site.verdict) for site in found.sites} == {("plain ops", "within")}
+    plain_graphs.change_config(pack, rope_theta=20000.0)
+    assert {site.verdict for site in probe(pack).sites} == {"wrong"}
+
+
+@pytest.mark.parametrize(("declared", "verdict"), [(None, "wrong"), (1.5, "within")])
+def test_a_factor_behind_cos_and_sin(declared: float | None, verdict: str, tmp_path: Path) -> None:
+    yarn = {
+        "rope_type": "yarn", "factor": 4.0, "attention_factor": declared or 1.0,
+        "original_max_position_embeddings": 64,
+    }  # fmt: skip
+    ramp = 10000.0 ** -(np.arange(PAIRS) / PAIRS)
+    table = yarn_inverse(ramp)
+    model = plain_graphs.decoder(plain_graphs.waves(plain_graphs.angles_by_mul(table), 1.5))
+    pack = plain_graphs.write_pack(
+        tmp_path / "p", model, rope_scaling=yarn, max_position_embeddings=ROWS
+    )
+    assert {site.verdict for site in probe(pack).sites} == {verdict}
+
+
+def yarn_inverse(base: np.ndarray) -> np.ndarray:
+    """The frequencies of `yarn_table`."""
+    angles = np.arctan2(yarn_table(1.0)[1][1], yarn_table(1.0)[0][1])
+    assert np.allclose(angles[0], base[0])
+    return angles.astype(np.float32)
+
+
+def test_angles_in_half_precision(tmp_path: Path) -> None:
+    """As the fp16 converter leaves them: exact at first, wrong from some hundred on."""
+
+    def angles(g: plain_graphs.Graph) -> str:
+        inverse = g.constant(plain_graphs.PLAIN, np.float16, name="inv_freq")
+        product = g.node("Mul", plain_graphs.floats(g, TensorProto.FLOAT16), inverse)
+        wide = g.node("Cast", product, to=TensorProto.FLOAT)
+        return plain_graphs.doubled(g, wide, False)
+
+    model = plain_graphs.decoder(plain_graphs.waves(angles))
+    pack = plain_graphs.write_pack(tmp_path / "p", model, max_position_embeddings=4096)
+    found = probe(pack)
+    assert {(site.site.dtype, site.verdict) for site in found.sites} == {("float16", "wrong")}
+    for site in found.sites:
+        # 4095 is no float16: the angle of the first pair is off by a radian.
+        assert site.max_abs_error is not None
+        assert site.max_abs_error > 0.5
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_rows_of_a_doubled_table(repeated: bool, tmp_path: Path) -> None:
+    cos, sin = (plain_graphs.twice(part, repeated) for part in plain(64, PAIRS))
+    config = {"model_type": "cohere" if repeated else "llama"}
+    for name, tables in (("right", (cos, sin)), ("swapped", (sin, cos))):
+        model = plain_graphs.decoder(plain_graphs.gathered(*tables), repeated=repeated)
+        pack = plain_graphs.write_pack(tmp_path / name, model, **config)
+        verdicts = {site.verdict for site in probe(pack).sites}
+        assert verdicts == {"within" if name == "right" else "wrong"}
+
+
+# --- other ops -----------------------------------------------------------------------------
+
+
+def as_onnx(model: onnx.ModelProto) -> None:
+    """RotaryEmbedding of ONNX in place of com.microsoft's."""
+    model.opset_import[0].version = 23
+    model.ir_version = 11
+    for node in model.graph.node:
+        if node.op_type == "RotaryEmbedding":
+            x, positions, cos, sin = node.input
+            heads = 2 if "k_rotary" in node.output[0] else 4
+            node.domain = ""
+            node.input[:] = [x, cos, sin, positions]
+            node.attribute.append(helper.make_attribute("num_heads", heads))
+
+
+def test_the_op_of_onnx(tmp_path: Path) -> None:
+    pack = llama3_pack(tmp_path, form="rotary_embedding", change=as_onnx)
+    site = the_site(probe(pack))
+    assert (site.op, site.verdict) == ("RotaryEmbedding of ONNX", "within")
+    wrong = tiny_pack(
+        tmp_path / "w", rows=ROWS, config=LLAMA3, form="rotary_embedding", change=as_onnx
+    )
+    assert the_site(probe(wrong)).verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("layout", "sections", "verdict"),
+    [(0, [2, 3, 3], "within"), (0, [3, 2, 3], "wrong"), (1, [2, 3, 3], "wrong")],
+)
+def test_positions_in_three_axes(
+    layout: int, sections: list[int], verdict: str, tmp_path: Path
+) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        for node in model.graph.node:
+            if node.op_type == "RotaryEmbedding":
+                node.op_type = "MRotaryEmbedding"
+                node.attribute.append(helper.make_attribute("mrope_section", sections))
+                node.attribute.append(helper.make_attribute("mrope_layout", layout))
+
+    config = {
+        "model_type": "qwen2_vl",
+        "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+    }
+    pack = tiny_pack(tmp_path / "p", form="rotary_embedding", config=config, change=change)
+    site = the_site(probe(pack))
+    assert (site.op, site.verdict) == ("com.microsoft MRotaryEmbedding", verdict)
+
+
+# --- what is no site -----------------------------------------------------------------------
+
+
+def test_a_node_that_is_not_read(tmp_path: Path) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        for node in model.graph.node:
+            if node.op_type == "GroupQueryAttention":
+                node.input[7] = "computed"
+        model.graph.node.insert(0, helper.make_node("Softmax", ["cos"], ["computed"], "odd"))
+
+    found = probe(tiny_pack(tmp_path / "p", config={}, change=change))
+    assert (found.verdict, found.exit_code, found.sites) == ("not probed", 3, ())
+    assert all(gap.where and gap.where.startswith("GroupQueryAttention") for gap in found.gaps)
+
+
+def test_layers_that_nothing_rotates(tmp_path: Path) -> None:
+    tables = plain(64, PAIRS)
+    found = probe(
+        tiny_pack(tmp_path / "p", config={}, tables=lambda i: None if i else tables, shared=False)
+    )
+    assert (found.verdict, found.exit_code) == ("wrong", 1)
+    (gap,) = found.gaps
+    assert gap.reason == "layers 1 are declared with RoPE and nothing rotates them"
+
+
+def test_an_unknown_family(tmp_path: Path) -> None:
+    found = probe(tiny_pack(tmp_path / "p", config={"model_type": "nobody_knows"}))
+    assert (found.verdict, found.exit_code) == ("not probed", 3)
+    assert found.gaps[0].where == "config.json#/model_type: nobody_knows"
+
+
+def test_a_pack_that_declares_nothing(tmp_path: Path) -> None:
+    pack = tiny_pack(tmp_path / "p")
+    with pytest.raises(ContainerError, match=r"no config declares a RoPE schedule.*--config"):
+        probe(pack)
+    config = tmp_path / "config.json"
+    other = tiny_pack(tmp_path / "q", config={})
+    config.write_bytes((other / "config.json").read_bytes())
+    found = probe(pack, config=config)
+    assert (found.verdict, found.declaration) == ("within", str(config))
+
+
+def test_a_table_of_a_whole_context_goes_in_by_the_rows_that_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forward import probe_model
+
+    fed: list[int] = []
+    run = probe_model.TinyModel.run
+
+    def watched(made: probe_model.TinyModel) -> Any:
+        fed.extend(values.nbytes for values in made.feeds.values())
+        return run(made)
+
+    monkeypatch.setattr(probe_model.TinyModel, "run", watched)
+    rows = 131_072
+    pack = tiny_pack(tmp_path / "p", rows=rows, config={"max_position_embeddings": rows})
+    site = the_site(probe(pack))
+    assert site.verdict == "within"
+    assert site.positions[-1] == rows - 1
+    assert sum(fed) < 100_000
+
+
+# --- the command ---------------------------------------------------------------------------
+
+
+def ended(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([str(arg) for arg in args])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code, *capsys.readouterr()
+
+
+def test_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack = llama3_pack(tmp_path, plain(ROWS, PAIRS))
+    code, out, err = ended(capsys, pack, "--probe")
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    assert lines[0] == f"{pack}: wrong"
+    assert "    rotates   GroupQueryAttention in layers 0-1; float32" in lines
+    assert "    verdict   wrong, from position 1 on" in lines
+
+    code, out, err = ended(capsys, pack, "--probe", "--format", "json")
+    assert (code, err) == (1, "")
+    document = json.loads(out)
+    validate(document, SCHEMA, "out")
+    (site,) = document["sites"]
+    assert (document["verdict"], site["verdict"]) == ("wrong", "wrong")
+    assert site["max_abs_error"] > site["allowed"]
+    assert site["worst_position"] in site["positions"]
+
+
+@pytest.mark.parametrize("name", sorted(WRONG))
+def test_every_report_obeys_its_schema(name: str, tmp_path: Path) -> None:
+    validate(probe(llama3_pack(tmp_path, WRONG[name][0]())).to_dict(), SCHEMA, "out")
+
+
+def test_reports_with_gaps_obey_the_schema() -> None:
+    found = probe(PACKS / "oga-0.11.2-smollm3")
+    assert found.gaps
+    validate(found.to_dict(), SCHEMA, "out")
+    assert "not probed" in found.text()
+
+
+def test_a_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack = tiny_pack(tmp_path / "p")
+    code, out, err = ended(capsys, pack, "--probe", "--format", "json")
+    assert code == 3
+    validate(json.loads(out), SCHEMA, "out")
+    assert "Name the source model's config.json with --config" in err
+    assert err.count("\n") == 1
+    code, out, err = ended(capsys, pack, "--probe", "--model", "nobody/knows")
+    assert (code, out) == (2, "")
+    assert "nobody/knows" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--probe", "--prompt", "x"], "--probe runs nothing of the pack"),
+        (["--probe", "--ep", "cuda"], "--probe runs nothing of the pack"),
+        (["--probe", "--allow-custom-ops", "00"], "--probe runs nothing of the pack"),
+        (["--probe", "--self-check"], "do one thing at a time"),
+        (["--probe", "--config", "a", "--model", "b"], "both declare the schedule"),
+        (["--self-check", "--config", "a"], "--config belongs to --probe"),
+        (["--self-check", "--format", "json"], "--format json belongs to --probe"),
+    ],
+)
+def test_wrong_usage_of_the_probe(
+    args: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = ended(capsys, tiny_pack(tmp_path / "p"), *args)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_no_library_of_the_pack_is_touched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack = tiny_pack(tmp_path / "p", config={})
+    genai = json.loads((pack / "genai_config.json").read_text("utf-8"))
+    options = genai["model"]["decoder"]["session_options"]
+    options |= {"custom_ops_library": "evil.dll", "custom_allocator": "evil"}
+    genai["model"]["decoder"]["pipeline"] = [
+        {"all": {"filename": "model.onnx", "session_options": {"custom_ops_library": "evil.dll"}}}
+    ]
+    write_json(pack / "genai_config.json", genai)
+    (pack / "evil.dll").write_bytes(b"not a library")
+    assert ended(capsys, pack, "--probe")[0] == 0
+
+
+def test_without_onnxruntime(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    code, out, err = ended(capsys, tiny_pack(tmp_path / "p", config={}), "--probe")
+    assert (code, out) == (3, "")
+    assert "pip install packimport[ort]" in err
