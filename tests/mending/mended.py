@@ -88,7 +88,7 @@ def run(pack: Path, tokens: NDArray[np.int64], decode: int = 0) -> NDArray[np.fl
     names = [value.name for value in session.get_outputs()]
     dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
     past = {
-        name: np.zeros((1, value.shape[1], 0, value.shape[3]), dtypes[value.type])
+        name: np.zeros((1, value.shape[1], 0, _entries(pack, value.shape[3])), dtypes[value.type])
         for name, value in inputs.items()
         if name.startswith("past")
     }
@@ -105,6 +105,14 @@ def run(pack: Path, tokens: NDArray[np.int64], decode: int = 0) -> NDArray[np.fl
         past = {name: by_name[name.replace("past_key_values", "present")] for name in past}
         logits.append(by_name["logits"][0])
     return np.concatenate(logits).astype(np.float32)
+
+
+def _entries(pack: Path, dim: int | str) -> int:
+    """Entries of a key: builder 0.18.0 gives the dim a name."""
+    if isinstance(dim, int):
+        return dim
+    config = json.loads((pack / "genai_config.json").read_text(encoding="utf-8"))
+    return int(config["model"]["decoder"]["head_size"])
 
 
 def _steps(count: int, decode: int) -> Sequence[tuple[int, int]]:
