@@ -88,11 +88,12 @@ def find(container: Container, semantics: Semantics) -> Iterator[GraphFacts]:
 
 
 def hints_of(semantics: Semantics) -> Hints:
-    """What genai_config says about the inputs of the graphs."""
+    """What the configs say about the graphs."""
     return Hints(
         position_ids=semantics.inputs.get("position_ids", "position_ids"),
         attention_mask=semantics.inputs.get("attention_mask", "attention_mask"),
         past_key_names=semantics.inputs.get("past_key_names"),
+        layers=semantics.num_hidden_layers,
     )
 
 

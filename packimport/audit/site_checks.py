@@ -129,17 +129,18 @@ def _head(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
 def _layout(judged: JudgedSite, semantics: Semantics) -> Iterator[Finding]:
     # A de-interleaved model reorders q and k and then turns them half-split; to turn the
     # neighbours of the unsorted ones gives the same scores.
-    if semantics.pair_layout == "de-interleaved":
+    interleaved = judged.site.interleaved
+    if semantics.pair_layout == "de-interleaved" or interleaved is None:
         return
     names = {True: "interleaved", False: "half-split"}
     for rope in judged.ropes:
-        if rope is not None and rope.interleaved != judged.site.interleaved:
+        if rope is not None and rope.interleaved != interleaved:
             yield finding(
                 "RPE007",
                 "the node pairs entries otherwise than the model",
                 **place_of(judged),
                 expected=names[rope.interleaved],
-                found=names[judged.site.interleaved],
+                found=names[interleaved],
                 fix=cure_of(judged, "the node's attribute decides: export the model again"),
             )
 

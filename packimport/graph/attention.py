@@ -13,11 +13,11 @@ from packimport.graph.frame import Frame, Value, resolve
 from packimport.graph.node import STANDARD, Node
 from packimport.graph.onnx_file import OnnxFile
 from packimport.graph.ops import (
-    ATTENTIONS,
     OWN_TABLE,
     ROTARY_EMBEDDING,
     SOFTMAX,
     AttentionInputs,
+    inputs_of,
     is_attention,
 )
 from packimport.graph.projections import Way, way_of
@@ -59,7 +59,7 @@ class Attention:
     @property
     def inputs(self) -> AttentionInputs | None:
         """Which inputs of the op are what; None for one that is not read, and plain ops."""
-        return ATTENTIONS.get((self.node.domain, self.node.op))
+        return inputs_of((self.node.domain, self.node.op), len(self.node.inputs))
 
     @property
     def is_plain(self) -> bool:
@@ -68,9 +68,9 @@ class Attention:
 
     @property
     def is_read(self) -> bool:
-        """Whether the node is of an op type that is read."""
+        """Whether the node is of an op type that is read, in a form that is."""
         kind = (self.node.domain, self.node.op)
-        return self.is_plain or kind in ATTENTIONS or kind in OWN_TABLE
+        return self.is_plain or self.inputs is not None or kind in OWN_TABLE
 
     @property
     def turns(self) -> Iterator[tuple[str, Way, Turn]]:
@@ -165,7 +165,7 @@ def _track(
 ) -> Track:
     """The numbered layers of one way. apart: others run before or behind them."""
     made = [_followed(frame, node, constants, hints) for frame, node in nodes]
-    named = [_named(attention.cache, hints) for attention in made]
+    named = [named_layer(attention.cache, hints) for attention in made]
     layers, why = _numbers(start.body, named, apart)
     return tuple(
         replace(
@@ -196,7 +196,7 @@ def _followed(frame: Frame, node: Node, constants: Constants, hints: Hints) -> A
     if inputs is None:
         return replace(bare, cache=_any_cache(frame, node, hints))
     query_way = way_of(resolve(frame, node.input(inputs.query)), constants)
-    key_name = node.input(inputs.key)
+    key_name = "" if inputs.key is None else node.input(inputs.key)
     key_way = way_of(resolve(frame, key_name), constants) if key_name else query_way
     lost = _lost(query_way, key_way)
     cache = next(iter(key_way.caches), "")
@@ -248,7 +248,7 @@ def unserved(main: Body, found: tuple[Track, ...], hints: Hints) -> Iterator[tup
     served = {attention.cache for track in found for attention in track}
     layers = {attention.layer for track in found for attention in track}
     for name in main.inputs:
-        layer = _named(name, hints)
+        layer = named_layer(name, hints)
         if layer is not None and name not in served and layer not in layers:
             yield layer, name
 
@@ -275,12 +275,13 @@ def _numbers(body: Body, named: list[int | None], apart: bool) -> tuple[list[int
 def _any_cache(frame: Frame, node: Node, hints: Hints) -> str:
     for name in node.inputs:
         origin = resolve(frame, name)
-        if origin.is_graph_input and _named(origin.name, hints) is not None:
+        if origin.is_graph_input and named_layer(origin.name, hints) is not None:
             return origin.name
     return ""
 
 
-def _named(name: str, hints: Hints) -> int | None:
+def named_layer(name: str, hints: Hints) -> int | None:
+    """The layer whose key cache a graph input of that name is; None for another input."""
     if hints.past_key_names is None or not name:
         return None
     pattern = re.escape(hints.past_key_names).replace("%d", "([0-9]{1,6})")

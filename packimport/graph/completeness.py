@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packimport.graph import ryzen_ai
 from packimport.graph.attention import Attention, Track, plain_attention, unserved
 from packimport.graph.body import Body
 from packimport.graph.node import MICROSOFT, STANDARD
@@ -70,8 +71,11 @@ def unread_layers(scene: Scene) -> Iterator[Unread]:
     for layer, name in unserved(scene.file.main, scene.tracks, scene.hints):
         for body in scene.file.bodies():
             for index in body.takers(frozenset({name})).get(name, ())[:1]:
+                node = body.node(index)
+                if (node.domain, node.op) in ryzen_ai.DISPATCH:
+                    continue  # it has a record of its own
                 reason = f"takes the key cache {name} and is no attention op that is read"
-                yield scene.unread(body.node(index), reason, layer)
+                yield scene.unread(node, reason, layer)
 
 
 def _uneven(scene: Scene) -> Iterator[Unread]:
@@ -106,7 +110,11 @@ def _oddly(attention: Attention) -> str | None:
     if attention.do_rotary:
         return "rotates what a RotaryEmbedding has rotated before" if query or key else None
     inputs = attention.inputs
-    if query and inputs is not None and not attention.node.input(inputs.key):
+    if (
+        query
+        and inputs is not None
+        and (inputs.key is None or not attention.node.input(inputs.key))
+    ):
         return "takes q, k and v in one value, rotated as a whole"
     if query != key or query > 1:
         return f"takes a query that is rotated {query} times and a key that is rotated {key} times"

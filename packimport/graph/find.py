@@ -160,9 +160,7 @@ def _constants(part: Part) -> object:
     """What tells the constants of two parts apart: their bytes, else their values."""
     table, waves = part.table, part.waves
     if table is not None:
-        spans = [
-            (span.file, span.offset, span.dtype, span.shape) for span in (table.cos, table.sin)
-        ]
+        spans = [(span.file, span.offset, span.dtype, span.shape) for span in table.tensors]
         return *spans, table.start, table.stop
     assert waves is not None
     place = (waves.span.file, waves.span.offset) if waves.span is not None else waves.values

@@ -159,7 +159,10 @@ def node_message(
     graphs: Mapping[str, bytes] | None = None,
 ) -> bytes:
     """A node; graphs: bodies by the attribute that holds them."""
-    node = onnx.helper.make_node(op, inputs, outputs, name, domain=domain, **(integers or {}))
+    # An empty domain would be written out.
+    node = onnx.helper.make_node(
+        op, inputs, outputs, name, domain=domain or None, **(integers or {})
+    )
     for key, graph in (graphs or {}).items():
         body = onnx.GraphProto.FromString(graph)
         node.attribute.append(onnx.helper.make_attribute(key, body))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from packimport.graph import ryzen_ai
 from packimport.graph.node import MICROSOFT, STANDARD
 
 GROUP_QUERY_ATTENTION = (MICROSOFT, "GroupQueryAttention")
@@ -32,12 +33,13 @@ ROTATING_OPS: Mapping[tuple[str, str], int] = {
 class AttentionInputs:
     """Which inputs of an attention op are what; None where it has none.
 
-    query, key: the values whose scores it takes. past_key: the cache of keys.
+    query, key: the values whose scores it takes; key None: q, k and v are one value.
+    past_key: the cache of keys.
     cos, sin, positions: of an op that rotates by itself, where do_rotary is 1.
     """
 
     query: int = 0
-    key: int = 1
+    key: int | None = 1
     past_key: int
     cos: int | None = None
     sin: int | None = None
@@ -65,7 +67,17 @@ OWN_TABLE = frozenset(
         (MICROSOFT, "DecoderMaskedSelfAttention"),
     }
 )
-READ = frozenset({*ATTENTIONS, *ROTATING_OPS, *OWN_TABLE})
+READ = frozenset(
+    {*ATTENTIONS, *ROTATING_OPS, *OWN_TABLE, *ryzen_ai.GROUP_QUERY, *ryzen_ai.DISPATCH}
+)
+
+# By the number of inputs. The older forms leave the empty key and value out.
+_OLD_GQO = AttentionInputs(key=None, past_key=1, cos=5, sin=6)
+_GQO: Mapping[int, AttentionInputs] = {
+    17: AttentionInputs(past_key=3, cos=7, sin=8, positions=9),
+    11: _OLD_GQO,
+    10: _OLD_GQO,
+}
 
 _KNOWN_DOMAINS = frozenset({STANDARD, MICROSOFT, "ai.onnx.ml"})
 _ATTENTION = re.compile("attention|attn", re.IGNORECASE)
@@ -82,7 +94,23 @@ _REASONS: Mapping[tuple[str, str], str] = {
 
 def is_attention(kind: tuple[str, str]) -> bool:
     """Whether an op type (domain, op) is one whole attention layer, by its name."""
+    if kind in ryzen_ai.GROUP_QUERY:
+        return True
     return bool(_ATTENTION.search(kind[1])) and not _NO_LAYER.search(kind[1])
+
+
+def inputs_of(kind: tuple[str, str], count: int) -> AttentionInputs | None:
+    """Which of the `count` inputs of an op are what; None for an op, or a form, not read."""
+    if kind in ryzen_ai.GQO:
+        return _GQO.get(count)
+    if kind in ryzen_ai.GQA:
+        return ATTENTIONS[GROUP_QUERY_ATTENTION]
+    return ATTENTIONS.get(kind)
+
+
+def gqo_counts() -> str:
+    """The numbers of inputs that a GQO node may have, as text."""
+    return ", ".join(map(str, sorted(_GQO)))
 
 
 def refusal(kind: tuple[str, str]) -> str | None:
@@ -91,6 +119,8 @@ def refusal(kind: tuple[str, str]) -> str | None:
     The nodes of `READ` that are read are not judged here.
     """
     domain, op = kind
+    if kind in ryzen_ai.STILL:
+        return None
     if kind in _REASONS:
         return _REASONS[kind]
     if domain not in _KNOWN_DOMAINS:

@@ -61,7 +61,7 @@ def _stored(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> tuple[Par
         try:
             spans.append(scene.spans.table(strand.tensor, flat=not wanted.per_token))
         except Unfollowed as error:
-            raise Unfollowed(f"its {what} table {error}") from error
+            raise type(error)(f"its {what} table {error}") from error
     cos_span, sin_span = spans
     if (cos_span.dtype, cos_span.shape) != (sin_span.dtype, sin_span.shape):
         raise Unfollowed(
@@ -80,7 +80,7 @@ def _stored(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> tuple[Par
     part = Part(
         encoding=_encoding(cos, wanted),
         length=length,
-        table=TableSpans(cos=cos_span, sin=sin_span, start=0, stop=stop),
+        table=TableSpans(tensors=(cos_span, sin_span), start=0, stop=stop),
     )
     return shifted(part, cos.positions)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from packimport.graph import ryzen_ai
 from packimport.graph.constants import Constants
 from packimport.graph.frame import Value, resolve
 from packimport.graph.node import MICROSOFT, STANDARD, Node
@@ -32,12 +33,13 @@ _NORMS = {"LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalizatio
 _PASSING = {(STANDARD, op) for op in _LAYOUT | _BY_ENTRY | _NORMS} | {
     (MICROSOFT, "QuantizeLinear"),
     (MICROSOFT, "DequantizeLinear"),
+    *ryzen_ai.PASSING,
 }
 # Ops whose weights are constants by their own definition.
 _QUANTIZED = {
     (MICROSOFT, op)
     for op in ("MatMulNBits", "MatMulNBitsQkv", "MatMulNBitsQLoRA", "MatMulBnb4", "MatMulFpQ4")
-}
+} | ryzen_ai.PROJECTIONS
 _PRODUCTS = {
     (STANDARD, "MatMul"),
     (STANDARD, "Gemm"),

@@ -15,7 +15,7 @@ from packimport.graph.positions import PositionReader
 from packimport.graph.site import ByLength, Hints, TableSpans, Unread, Waves
 from packimport.graph.spans import Spans
 from packimport.graph.strands import StrandReader
-from packimport.graph.trace import Unfollowed
+from packimport.graph.trace import Offloaded, Unfollowed
 
 _REASON_LENGTH = 400
 
@@ -39,16 +39,22 @@ class Scene:
         return tuple(attention for track in self.tracks for attention in track)
 
     def unread(
-        self, node: Node, reason: str, layer: int | None = None, *, own_table: bool = False
+        self,
+        node: Node,
+        reason: str | Unfollowed,
+        layer: int | None = None,
+        *,
+        own_table: bool = False,
     ) -> Unread:
         """The record that `node` may rotate and is not read."""
         return Unread(
             graph=self.file.name,
             node=shorten(node.label, _REASON_LENGTH),
             op=shorten(node.op),
-            reason=shorten(reason, _REASON_LENGTH),
+            reason=shorten(str(reason), _REASON_LENGTH),
             layer=layer,
             own_table=own_table,
+            offloaded=isinstance(reason, Offloaded),
         )
 
 
@@ -67,7 +73,7 @@ class Part:
         if self.waves is not None:
             return len(self.waves.values)
         assert self.table is not None
-        return self.table.cos.shape[-1] // (1 if self.encoding == "pairs" else 2)
+        return self.table.pairs(self.encoding)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -79,7 +85,7 @@ class Rotation:
     node: Node
     layers: tuple[int, ...]
     sides: tuple[str, ...]
-    interleaved: bool
+    interleaved: bool | None
     trailing: bool = False
     rotary_dim: int
     head_dim: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from packimport.graph import ryzen_ai
 from packimport.graph.body import Body
 from packimport.graph.node import Node
 from packimport.graph.ops import ATTENTIONS, ROTATING_OPS
@@ -12,6 +13,8 @@ from packimport.graph.site import TensorSpan, Unread
 
 # A value's shape is no use of its entries.
 _HARMLESS = frozenset({"Shape", "Size"})
+# Nodes that rotate have records of their own, which say whether they are read.
+_WITH_RECORDS = frozenset({*ROTATING_OPS, *ATTENTIONS, *ryzen_ai.GROUP_QUERY, *ryzen_ai.DISPATCH})
 
 
 def shared(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
@@ -25,7 +28,7 @@ def _two_roles(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
     tables = [(r, part.table) for r in rotations for part in r.parts if part.table is not None]
     cos = {_bytes(table.cos) for _, table in tables}
     for rotation, table in tables:
-        if _bytes(table.sin) in cos:
+        if len(table.tensors) > 1 and _bytes(table.sin) in cos:
             reason = f"its sin table {table.sin.name} is a cos table as well"
             yield scene.unread(rotation.node, reason, _first(rotation))
 
@@ -83,14 +86,13 @@ def _is_branch_of(child: Body, known: set[tuple[Body, int]]) -> bool:
 
 
 def _is_harmless(node: Node) -> bool:
-    # Nodes that rotate have records of their own, which say whether they are read.
     kind = (node.domain, node.op)
-    return node.op in _HARMLESS or kind in ROTATING_OPS or kind in ATTENTIONS
+    return node.op in _HARMLESS or kind in _WITH_RECORDS
 
 
 def _spans(part: Part) -> tuple[TensorSpan, ...]:
     if part.table is not None:
-        return part.table.cos, part.table.sin
+        return part.table.tensors
     assert part.waves is not None
     return (*(() if part.waves.span is None else (part.waves.span,)), *part.waves.factors)
 

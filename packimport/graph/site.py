@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+
+# Encoding ─▶ stored entries of a row per pair; see `encodings.ENCODINGS`.
+ENTRIES: Mapping[str, int] = MappingProxyType(
+    {"pairs": 1, "halves": 2, "repeated": 2, "cos-sin": 2, "hi-lo": 4}
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hints:
-    """What genai_config says about the inputs of a graph (`model.decoder.inputs`).
+    """What the configs say about the graphs: most of it is genai_config's `model.decoder.inputs`.
 
     position_ids:   the name of the input that holds the positions.
     attention_mask: the name of the input that is as wide as past and new tokens together.
@@ -15,12 +22,14 @@ class Hints:
                     nothing says it, and then layers are numbered as the graph runs them.
     long_rows:      where the provider's options say that the tables for long calls start
                     in tables of two lengths; None where they say nothing.
+    layers:         how many the model has; None where nothing says it.
     """
 
     position_ids: str = "position_ids"
     attention_mask: str = "attention_mask"
     past_key_names: str | None = None
     long_rows: int | None = None
+    layers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,16 +64,32 @@ class ByLength:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableSpans:
-    """A stored table: cos and sin, of one dtype and shape, and the rows that are positions 0 ..
+    """A stored table: cos and sin, of one dtype, and the rows that are positions 0 ..
 
-    The last dim is the entries of a row, the others are rows. Rows start .. stop are
-    the positions from 0 on; other rows belong to another length of call, or to nobody.
+    tensors: the one that holds cos and the one that holds sin, of one shape; or the one
+             that holds both.
+
+    Rows start .. stop are the positions from 0 on; other rows belong to another length
+    of call, or to nobody.
     """
 
-    cos: TensorSpan
-    sin: TensorSpan
+    tensors: tuple[TensorSpan, ...]
     start: int
     stop: int
+
+    @property
+    def cos(self) -> TensorSpan:
+        """The tensor that holds cos."""
+        return self.tensors[0]
+
+    @property
+    def sin(self) -> TensorSpan:
+        """The tensor that holds sin; that of cos where it holds both."""
+        return self.tensors[-1]
+
+    def pairs(self, encoding: str) -> int:
+        """Pairs of a row, stored in an encoding."""
+        return self.cos.shape[-1] // ENTRIES[encoding]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +152,7 @@ class Site:
     layers:      the layers they serve, ascending.
     sides:       what they rotate: "query", "key" or both.
     encoding:    how the constants lie in the tensors: a key of `encodings.ENCODINGS`.
-    interleaved: how the node pairs entries.
+    interleaved: how the node pairs entries; None where it does not say.
     trailing:    whether the rotated entries are the end of a head, not its start.
     rotary_dim:  entries that the node rotates.
     head_dim:    entries of a head, where the node takes them from its table and not
@@ -146,7 +171,7 @@ class Site:
     layers: tuple[int, ...]
     sides: tuple[str, ...] = ("query", "key")
     encoding: str
-    interleaved: bool
+    interleaved: bool | None
     trailing: bool = False
     rotary_dim: int
     head_dim: int | None = None
@@ -157,13 +182,13 @@ class Site:
 
     @property
     def cos(self) -> TensorSpan:
-        """The cos table, of a site that has one."""
+        """The tensor that holds cos, of a site that has a table."""
         assert self.table is not None
         return self.table.cos
 
     @property
     def sin(self) -> TensorSpan:
-        """The sin table, of a site that has one."""
+        """The tensor that holds sin, of a site that has a table."""
         assert self.table is not None
         return self.table.sin
 
@@ -175,16 +200,17 @@ class Site:
 
     @property
     def pairs(self) -> int:
-        """Pairs that rotate: entries of a row, or half of them where a row lies doubled."""
+        """Pairs that rotate."""
         if self.waves is not None:
             return len(self.waves.values)
-        return self.cos.shape[-1] // (1 if self.encoding == "pairs" else 2)
+        assert self.table is not None
+        return self.table.pairs(self.encoding)
 
     @property
     def tensors(self) -> tuple[TensorSpan, ...]:
         """The constants on disk; () where the graph computes its frequencies."""
         if self.table is not None:
-            return self.table.cos, self.table.sin
+            return self.table.tensors
         assert self.waves is not None
         return () if self.waves.span is None else (self.waves.span,)
 
@@ -210,6 +236,7 @@ class Unread:
     reason: one clause, printable.
     layer:  which it serves; None where that is unknown.
     own_table: whether the kernel makes a plain table of its own.
+    offloaded: whether the values of its table were moved out of the graph's files.
     """
 
     graph: str
@@ -218,13 +245,15 @@ class Unread:
     reason: str
     layer: int | None = None
     own_table: bool = False
+    offloaded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphFacts:
     """What one ONNX file holds, as far as position goes.
 
-    layers:    how many attention layers were counted in the graph (0: none seen).
+    layers:    how many attention layers were counted in the graph, or stand in a compiled
+               node of it (0: none seen).
     unrotated: layers whose attention is understood and which nothing rotates, ascending.
     dangling:  nodes of the layers whose rotations can't run: see module `dangling`.
     """

@@ -13,7 +13,7 @@ from packimport.errors import GraphError
 from packimport.graph.node import Tensor
 from packimport.graph.onnx_file import OnnxFile
 from packimport.graph.site import TensorSpan
-from packimport.graph.trace import Unfollowed
+from packimport.graph.trace import Offloaded, Unfollowed
 from packimport.graph.wire import FLOAT_DATA, RAW_DATA, Path
 
 # Bytes of an entry, for the dtypes that a table may have.
@@ -54,9 +54,12 @@ class Spans:
 
         flat: whether it has those two dims; else all dims but the last are rows.
 
-        Raises Unfollowed where the tensor can't be a table that can be rewritten
-        in place, GraphError where its span contradicts its dims or its file.
+        Raises Offloaded where its values are not in the pack's graph and data files,
+        Unfollowed where the tensor can't be a table that can be rewritten in place,
+        GraphError where its span contradicts its dims or its file.
         """
+        if tensor.shape == (0,):
+            raise Offloaded("has the shape [0]: its values were moved out of the graph")
         if (flat and len(tensor.shape) != 2) or len(tensor.shape) < 2 or 0 in tensor.shape:
             raise Unfollowed(f"has shape {list(tensor.shape)}; a table has [rows, pairs]")
         return self._known(tensor)
@@ -131,6 +134,7 @@ class Spans:
                     found=name,
                     allowed="a data file",
                 )
+            self._file.container.resolve(name)  # no pointer of Git LFS in its place
             self._files[location] = (name, self._file.container.size(name))
         name, size = self._files[location]
         offset = self._number(tensor, entries, "offset", 0)

@@ -14,6 +14,10 @@ class Unfollowed(Exception):
     """A value whose source is not understood: why, in one clause."""
 
 
+class Offloaded(Unfollowed):
+    """A constant whose values were moved out of the graph's files: it has the shape [0]."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A constant that a node takes: the tensor, and the names its value has on the way."""

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packimport.audit.judge import JudgedSite
-from packimport.graph.encodings import DTYPES, encode
-from packimport.graph.site import TableSpans, TensorSpan, Waves
+from packimport.graph.encodings import DTYPES, encode, values_dtype
+from packimport.graph.site import Site, TableSpans, TensorSpan, Waves
 from packimport.pack.container import Container
 from packimport.pack.edits import Edit
 from packimport.rope.frequencies import frequencies
@@ -35,7 +35,7 @@ def edits_of(container: Container, judged: JudgedSite) -> Iterator[Edit]:
     if site.length is not None:
         reason += f", for calls {'above' if site.length.long else 'up to'} {site.length.limit}"
     if site.table is not None:
-        spans = _tables(site.table, rope, judged.seq_len(rope), site.encoding)
+        spans = _tables(site, site.table, rope, judged.seq_len(rope))
     else:
         assert site.waves is not None
         spans = _waves(site.waves, judged, rope)
@@ -44,13 +44,13 @@ def edits_of(container: Container, judged: JudgedSite) -> Iterator[Edit]:
 
 
 def _tables(
-    place: TableSpans, rope: Rope, seq_len: int | None, encoding: str
+    site: Site, place: TableSpans, rope: Rope, seq_len: int | None
 ) -> Iterator[tuple[TensorSpan, bytes]]:
     """The rows that are a site's, and their new bytes."""
     rows = place.stop - place.start
-    right = table(rope, rows, seq_len=seq_len, dtype=DTYPES[place.cos.dtype])
-    encoded = encode(right, place.cos.dtype, encoding)
-    for span, new in zip((place.cos, place.sin), encoded, strict=True):
+    right = table(rope, rows, seq_len=seq_len, dtype=values_dtype(site))
+    encoded = encode(right, place.cos.dtype, site.encoding)
+    for span, new in zip(place.tensors, encoded, strict=True):
         start = place.start * (len(new) // rows)
         yield replace(span, offset=span.offset + start, length=len(new)), new
 

@@ -91,7 +91,8 @@ def pairs_otherwise(site: Site, rope: Rope, semantics: Semantics) -> bool:
     A de-interleaved model reorders its entries and pairs halves; to pair neighbours of the
     unsorted ones gives the same scores.
     """
-    return semantics.pair_layout != "de-interleaved" and site.interleaved != rope.interleaved
+    is_told = site.interleaved is not None and semantics.pair_layout != "de-interleaved"
+    return is_told and site.interleaved != rope.interleaved
 
 
 def limit_of(rope: Rope, site: Site, semantics: Semantics) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packimport.graph.changes.draft import Draft
 from packimport.graph.changes.new_tables import Contents, Pair, add, overwrite, replace
-from packimport.graph.encodings import DTYPES, decode, encode
+from packimport.graph.encodings import decode, encode, values_dtype
 from packimport.graph.site import Site
 from packimport.mending.in_place import edit_of
 from packimport.pack.container import Container
@@ -29,9 +29,9 @@ def contents(
     site: Site, rope: Rope, rows: int, reason: str, seq_len: int | None = None
 ) -> Contents:
     """The table of `rope` with `rows` rows, stored as that of `site` is."""
-    right = table(rope, rows, seq_len=seq_len, dtype=DTYPES[site.cos.dtype])
-    values = encode(right, site.cos.dtype, site.encoding)
-    return Contents(shape=(rows, rope.pairs), values=values, reason=reason)
+    right = table(rope, rows, seq_len=seq_len, dtype=values_dtype(site))
+    cos, sin = encode(right, site.cos.dtype, site.encoding)
+    return Contents(shape=(rows, rope.pairs), values=(cos, sin), reason=reason)
 
 
 class Work:

@@ -39,8 +39,8 @@ def become(op: str, domain: str = MICROSOFT) -> Change:
         (MICROSOFT, "QAttention", "nothing can mend"),
         (MICROSOFT, "DecoderMaskedSelfAttention", "nothing can mend"),
         (MICROSOFT, "LinearAttention", "not read yet"),
-        ("com.ryzenai", "GroupQueryAttention", "domain com.ryzenai"),
-        ("com.amd", "GQA", "domain com.amd"),
+        ("com.ryzenai", "LinearAttention", "domain com.ryzenai"),
+        ("com.amd", "FlatAttention", "domain com.amd"),
     ],
 )
 @pytest.mark.parametrize("hints", [Hints(), Hints(past_key_names="past_key_values.%d.key")])
@@ -64,7 +64,7 @@ def test_other_attention_ops(
         (MICROSOFT, "EPContext", "compiled graph"),
         ("", "Cos", "computes a table"),
         ("", "Sin", "computes a table"),
-        ("com.ryzenai", "MatMulNBits", "domain com.ryzenai"),
+        ("com.ryzenai", "MLADFMHAROPE", "domain com.ryzenai"),
         ("vendor.example", "Anything", "domain vendor.example"),
     ],
 )

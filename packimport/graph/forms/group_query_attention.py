@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packimport.graph import ryzen_ai
 from packimport.graph.attention import Attention
 from packimport.graph.frame import Trail, resolve
 from packimport.graph.ops import OWN_TABLE
@@ -34,18 +35,22 @@ _WANTED = Wanted(layout="pairs", per_token=False)
 def find(scene: Scene) -> Iterator[Rotation | Unread]:
     """A Rotation or an Unread for each node that rotates; nothing for those that don't."""
     for attention in scene.attentions:
+        kind = (attention.node.domain, attention.node.op)
+        if kind in ryzen_ai.GROUP_QUERY:
+            continue
         try:
             if not is_set("do_rotary", attention.do_rotary):
                 continue
-            if (attention.node.domain, attention.node.op) in OWN_TABLE:
+            if kind in OWN_TABLE:
                 yield scene.unread(attention.node, _OWN, attention.layer, own_table=True)
             else:
-                yield _read(scene, attention)
+                yield read(scene, attention)
         except Unfollowed as error:
-            yield scene.unread(attention.node, str(error), attention.layer)
+            yield scene.unread(attention.node, error, attention.layer)
 
 
-def _read(scene: Scene, attention: Attention) -> Rotation:
+def read(scene: Scene, attention: Attention) -> Rotation:
+    """The rotation of a node with do_rotary = 1. Raises Unfollowed where it is not understood."""
     node, frame, inputs = attention.node, attention.frame, attention.inputs
     assert inputs is not None
     assert inputs.cos is not None

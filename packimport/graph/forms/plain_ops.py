@@ -33,7 +33,7 @@ def find(scene: Scene) -> Iterator[Rotation | Unread]:
             try:
                 yield _read(scene, attention, side, way, turn)
             except Unfollowed as error:
-                yield scene.unread(turn.node, str(error), attention.layer)
+                yield scene.unread(turn.node, error, attention.layer)
 
 
 def _read(scene: Scene, attention: Attention, side: str, way: Way, turn: Turn) -> Rotation:

@@ -83,7 +83,7 @@ def _found(scene: Scene, frame: Frame, node: Node, served: _Served | None) -> Ro
         return _read(scene, frame, node, served)
     except Unfollowed as error:
         layers = layers_of(served.attentions) if served is not None else ()
-        return scene.unread(node, str(error), layers[0] if layers else None)
+        return scene.unread(node, error, layers[0] if layers else None)
 
 
 def _read(scene: Scene, frame: Frame, node: Node, served: _Served) -> Rotation:
