@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from forward.probe_case import Case, Doubles, cases
-from forward.probe_model import op_of, tiny_model
+from forward.probe_model import Array, op_of, tiny_model
 from forward.probe_report import NOT_PROBED, WITHIN, WRONG, Gap, Probe, Probed
 from forward.session import version
 from packimport.audit.audit import find
@@ -71,16 +71,13 @@ def _probed(
 
 
 def _probe(
-    site: Site, rope: Rope | None, semantics: Semantics, stored: tuple[np.ndarray, ...] | None
+    site: Site, rope: Rope | None, semantics: Semantics, stored: tuple[Array, Array] | None
 ) -> Probed:
     """One site against one schedule of its layers, at every length of call that tells."""
     why_not = _why_not(site, rope)
     if why_not is not None:
         return _refused(site, rope, why_not)
     dtype = np.dtype(np.float32) if stored is None else stored[0].dtype
-    rows = None
-    if stored is not None:
-        rows = (stored[0].astype(np.float32), stored[1].astype(np.float32))
     head_dim = rope.head_dim if rope is not None else semantics.head_dim or site.rotary_dim
     meant = rope is not None and rope.interleaved
     paired = meant if site.interleaved is None else site.interleaved
@@ -93,7 +90,7 @@ def _probe(
             shape = (len(case.positions), _HEADS[side], head_dim)
             x = np.random.default_rng(index).standard_normal(shape, np.float32)
             try:
-                made = tiny_model(site, x, case.by_axis, rows, interleaved=paired)
+                made = tiny_model(site, x, case.by_axis, stored, interleaved=paired)
                 found = made.run()
             except GraphError as error:
                 return _refused(site, rope, error.message)

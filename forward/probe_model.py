@@ -99,7 +99,7 @@ def tiny_model(
     site: Site,
     x: Floats,
     positions: Positions,
-    rows: tuple[Floats, Floats] | None,
+    rows: tuple[Array, Array] | None,
     *,
     interleaved: bool,
 ) -> TinyModel:
@@ -107,7 +107,8 @@ def tiny_model(
 
     x:         [tokens, heads, head_dim].
     positions: [tokens], or [3, tokens] of a site with positions in three axes.
-    rows:      cos and sin [rows, pairs] of every position from 0 on, of a site with a table.
+    rows:      cos and sin [rows, pairs] of every position from 0 on, of a site with a table;
+               of any float dtype: what is looked at is widened to float32.
     interleaved: how it pairs entries.
     """
     made = TinyModel(op_of(site), x.shape)
@@ -120,7 +121,7 @@ def tiny_model(
         # Only the rows that are looked at go in: a table may have 131072 of them.
         there, ids = np.unique(positions, return_inverse=True)
         cos, sin = (
-            made.feed(name, np.ascontiguousarray(part[there]))
+            made.feed(name, part[there].astype(np.float32))
             for name, part in zip(("cos", "sin"), rows, strict=True)
         )
         ids = ids.reshape(positions.shape).astype(np.int64)
