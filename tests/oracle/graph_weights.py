@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,30 @@ def logits_of(model: Any, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
 
     with torch.no_grad():
         return np.asarray(model(torch.tensor(tokens[None])).logits[0].numpy())
+
+
+def logits_with_cache(model: Any, tokens: NDArray[np.int64], decode: int) -> NDArray[np.float32]:
+    """Logits [tokens, vocab] of forward calls with a cache: a prefill, then one by one.
+
+    Not of `generate`, which drops Phi-3's cache where the call gets longer than the original
+    length.
+    """
+    import torch
+    import transformers
+
+    past = transformers.DynamicCache(config=model.config)
+    edges = [0, *range(len(tokens) - decode, len(tokens) + 1)]
+    logits = []
+    with torch.no_grad():
+        for start, stop in pairwise(edges):
+            out = model(
+                torch.tensor(tokens[None, start:stop]),
+                cache=past,
+                position_ids=torch.arange(start, stop)[None],
+                use_cache=True,
+            )
+            logits.append(out.logits[0].numpy())
+    return np.concatenate(logits)
 
 
 def _state(loaded: onnx.ModelProto, settings: Any) -> dict[str, Array]:

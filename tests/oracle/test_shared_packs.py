@@ -2,7 +2,8 @@
 
 transformers' model has the weights of the pack's own graph. A right pack of the same model
 is made with onnx from the tables of transformers' own rotary embedding; the mended one may be
-ten times as far from transformers as that one, no further. Weights of float16 and of four bits are taken as what they stand for.
+ten times as far from transformers as that one, no further. Weights of float16
+and of four bits are taken as what they stand for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from mending.mended import run
 from mending.test_smollm3 import mean_kl
-from oracle.graph_weights import logits_of, model_of, right_pack
+from oracle.graph_weights import logits_of, logits_with_cache, model_of, right_pack
 
 from packimport import check, patch
 
@@ -91,6 +92,18 @@ def test_a_right_pack_equals_transformers(name: str, tmp_path: Path) -> None:
     for count in LENGTHS:
         found = mean_kl(logits_of(model, TOKENS[:count]), run(PACKS / name, TOKENS[:count], 4))
         assert found < MOST
+
+
+@pytest.mark.parametrize(
+    ("length", "decode"), [(255, 0), (256, 0), (257, 0), (256, 16), (264, 16), (272, 8)]
+)
+@pytest.mark.parametrize("name", ["oga-0.18.0-longrope-dml", "oga-0.18.0-longrope-if"])
+def test_longrope_on_both_sides_of_the_edge(name: str, length: int, decode: int) -> None:
+    # The original length is 256: a decode of 16 from 248 on crosses it. Keys that were
+    # cached before keep the short rotation, in transformers' forward as in the pack.
+    tokens = TOKENS[:length]
+    expected = logits_with_cache(model_of(PACKS / name, PACKS / name), tokens, decode)
+    assert mean_kl(expected, run(PACKS / name, tokens, decode)) < MOST
 
 
 def test_every_pack_is_here() -> None:
