@@ -212,6 +212,8 @@ class Tabled:
         options = self.body.options
         kind, dtype = DTYPES[options.table_dtype]
         stored, dims = table.astype(dtype), list(table.shape)
+        if options.place == "offloaded":
+            return self.body.offloaded(name, kind)
         if options.place == "constant":
             raw = helper.make_tensor(name, kind, dims, stored.tobytes(), raw=True)
             return self.body.constant(name, name, raw)

@@ -150,6 +150,7 @@ def build(
     tables: Tables | Callable[[int], Tables],
     usable: int | None = None,
     config: Mapping[str, Any] | None = None,
+    settings: Mapping[str, str] | None = None,
     side_files: int = 0,
     **options: Any,
 ) -> Pack:
@@ -159,6 +160,7 @@ def build(
     tables:   cos and sin, any numbers, [rows, pairs]; layer ─▶ those for several distinct ones.
     usable:   the option for the longest sequence; as many as the tables have rows by default.
     config:   more keys of config.json.
+    settings: more options of the session, such as hybrid_dbg_use_aie_rope.
     side_files: how many more small files lie in `cache/`.
 
     Further options, of `ryzen_graphs.Options`:
@@ -168,7 +170,7 @@ def build(
     table_dtype: float16, float32 or bfloat16, of the GQO tables.
     interleaved, rotary_dim: attributes.
     place:       "branch": initializers of the branch, "main": of the main graph,
-                 "constant": Constant nodes.
+                 "constant": Constant nodes, "offloaded": dims [0], as if they lay in a .bin.
     token_place, prefill_place: "constant", "initializer" or "external".
     sparse:      weights are holes of the data file.
     """
@@ -182,7 +184,7 @@ def build(
     data.write(folder)
     longest = declared.config["max_position_embeddings"]
     whole = {**source_config(made.shape, declared), **(config or {})}
-    genai = genai_config(form, made, longest, usable or rows)
+    genai = genai_config(form, made, longest, usable or rows, settings or {})
     genai["model"]["type"] = whole["model_type"]
     write_json(folder / "genai_config.json", genai)
     source = folder.with_name(f"{folder.name}-source")
@@ -209,7 +211,9 @@ def source_config(shape: Shape, declared: Declared) -> dict[str, Any]:
     }
 
 
-def genai_config(form: Family, options: Options, longest: int, usable: int) -> dict[str, Any]:
+def genai_config(
+    form: Family, options: Options, longest: int, usable: int, more: Mapping[str, str]
+) -> dict[str, Any]:
     """The real one of the nearest release, with this pack's numbers."""
     nearest = "ryzenai-1.7-hybrid" if form.header == "provider" else "ryzenai-1.6-npu"
     text = (GENAI / f"{nearest}.genai_config.json").read_text(encoding="utf-8")
@@ -228,10 +232,11 @@ def genai_config(form: Family, options: Options, longest: int, usable: int) -> d
     header = f"{Path(form.weights).stem}.pb.bin"
     session = decoder_config["session_options"]
     if form.header == "provider":
-        settings = session["provider_options"][0]["RyzenAI"]
-        settings |= {"external_data_file": header, "hybrid_opt_max_seq_length": str(usable)}
+        provider = session["provider_options"][0]["RyzenAI"]
+        provider |= {"external_data_file": header, "hybrid_opt_max_seq_length": str(usable)}
         if form.side:
-            settings |= {"hybrid_opt_token_backend": "npu", "hybrid_opt_chunk_context": "1"}
+            provider |= {"hybrid_opt_token_backend": "npu", "hybrid_opt_chunk_context": "1"}
+        provider |= more
     else:
         session["external_data_file"] = header
         entries = session["config_entries"]
@@ -242,6 +247,7 @@ def genai_config(form: Family, options: Options, longest: int, usable: int) -> d
             }
         else:
             session["config_entries"] = {"hybrid_opt_max_seq_length": str(usable)}
+        session["config_entries"] |= more
     return whole
 
 

@@ -1,0 +1,178 @@
+"""Every family of Ryzen AI packs with the right tables and with every fault: named, mended, ok.
+
+Right tables are those of `ryzen_tables`, and what a mended pack holds is read with onnx alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ryzen_bytes import baked, changed_tables
+from ryzen_packs import FAMILIES, Pack, build
+from ryzen_tables import (
+    FAULTS,
+    LLAMA3,
+    PLAIN,
+    YARN,
+    Declared,
+    Tables,
+    plain_instead,
+)
+
+from packimport import Report, check, patch
+from packimport.errors import PatchError
+
+ROWS = 1024
+FUSED = sorted(name for name, family in FAMILIES.items() if family.fused)
+LABELS = {
+    "plain": "default",
+    "original is the longest": "llama3 with original_max_position_embeddings 4096",
+    "yarn lost": "default",
+    "no attention factor": "yarn with attention_factor 1",
+    "positions doubled": "positions scaled by 2",
+    "half precision angles": "llama3, angles computed in float16",
+    "sin negated": "llama3, sin negated",
+    "swapped": "llama3, cos and sin swapped",
+    "NaN": "llama3, NaN or infinite values in row 512",
+}
+SCHEDULES = {"llama3": LLAMA3, "yarn": YARN, "default": PLAIN}
+
+
+def made(family: str, folder: Path, declared: Declared, tables: Tables, **options: object) -> Pack:
+    return build(family, folder / "pack", declared, tables=tables, **options)  # type: ignore[arg-type]
+
+
+def judged(pack: Pack) -> Report:
+    return check(pack.path, config=pack.config)
+
+
+def errors(report: Report) -> set[str]:
+    return {f.code for f in report.findings if f.severity == "error"}
+
+
+def labels(report: Report) -> set[str]:
+    return {site.measurement.baked_as for site in report.sites}
+
+
+def places(family: str) -> set[tuple[str, ...]]:
+    """The tensors of each table that a pack of a family holds."""
+    token, prefill = ("sin_cos_cache_token",), ("sin_cos_cache_prefill",)
+    if family == "full fusion 1.8":
+        return {token, prefill}
+    pair = ("cos_cache", "sin_cache")
+    return {pair, token} if FAMILIES[family].fused else {pair}
+
+
+def mended(pack: Pack, declared: Declared, out: Path) -> set[str]:
+    """Patch; the tensors that changed, after every table was held to the reference."""
+    patched = patch(pack.path, out, config=pack.config)
+    assert not patched.graph_changes
+    assert patched.after.exit_code == 0
+    again = check(out)
+    assert (again.verdict, errors(again)) == ("ok", set()), again.text()
+    for place in baked(out, pack.graph).values():
+        assert place.is_right(declared), place.names
+    return changed_tables(pack.path, out, pack.graph)
+
+
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_right_tables(family: str, schedule: str, tmp_path: Path) -> None:
+    declared = SCHEDULES[schedule]
+    pack = made(family, tmp_path, declared, declared.right(ROWS))
+    report = judged(pack)
+    assert (report.verdict, report.exit_code, errors(report)) == ("ok", 0, set()), report.text()
+    assert labels(report) == {schedule}
+    sites = [site.site for site in report.sites]
+    assert {tuple(span.name for span in site.tensors) for site in sites} == places(family)
+    assert all((site.rows, site.pairs) == (ROWS, declared.pairs) for site in sites)
+    assert all(site.layers == (0, 1, 2) for site in sites)
+    # context_length is the model's, 4096, and the option allows 1024.
+    assert "RPE010" in {f.code for f in report.findings}
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_right_pack_is_copied(family: str, tmp_path: Path) -> None:
+    pack = made(family, tmp_path, LLAMA3, LLAMA3.right(ROWS))
+    assert mended(pack, LLAMA3, tmp_path / "out") == set()
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_faults(family: str, fault: str, tmp_path: Path) -> None:
+    declared, wrong = FAULTS[fault]
+    pack = made(family, tmp_path, declared, wrong(declared, ROWS))
+    report = judged(pack)
+    assert (report.verdict, report.exit_code) == ("mismatch", 1), report.text()
+    assert "RPE001" in errors(report)
+    assert labels(report) == {LABELS[fault]}
+    if fault == "original is the longest":
+        # The releases that made such packs are named, in OGA's numbers.
+        assert "0.6.0 to 0.13.2" in report.text()
+    assert mended(pack, declared, tmp_path / "out") == {n for p in places(family) for n in p}
+
+
+@pytest.mark.parametrize("right", ["prefill", "token"])
+@pytest.mark.parametrize("family", FUSED)
+def test_only_one_branch_is_right(family: str, right: str, tmp_path: Path) -> None:
+    good, bad = LLAMA3.right(ROWS), plain_instead(LLAMA3, ROWS)
+    prefill, token = (good, bad) if right == "prefill" else (bad, good)
+    pack = made(family, tmp_path, LLAMA3, prefill, token_tables=token)
+    report = judged(pack)
+    assert (report.verdict, report.exit_code) == ("mismatch", 1)
+    assert {"RPE001", "RPE020"} <= errors(report), report.text()
+    found = {site.site.tensors[0].name: site.measurement for site in report.sites}
+    by_role = {"token" if "token" in n else "prefill": m for n, m in found.items()}
+    wrong = "token" if right == "prefill" else "prefill"
+    assert by_role[right].baked_as == "llama3"
+    assert by_role[right].wrong_pairs == 0
+    assert by_role[wrong].baked_as == "default"
+    changed = mended(pack, LLAMA3, tmp_path / "out")
+    assert {"token" in name for name in changed} == {wrong == "token"}
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_too_few_rows(family: str, tmp_path: Path) -> None:
+    """Tables are as long as the compiled graph takes them: other bytes are no cure."""
+    pack = made(family, tmp_path, LLAMA3, LLAMA3.right(512), usable=ROWS)
+    report = judged(pack)
+    assert (report.verdict, report.exit_code) == ("mismatch", 1)
+    assert errors(report) == {"RPE009"}, report.text()
+    assert labels(report) == {"llama3"}
+    out = tmp_path / "out"
+    try:
+        patched = patch(pack.path, out, config=pack.config)
+    except PatchError as refused:
+        assert refused.exit_code == 3
+        assert not out.exists()
+    else:
+        assert patched.graph_changes
+        assert all(place.cos.shape[0] >= ROWS for place in baked(out, pack.graph).values())
+    # And bytes alone never do.
+    with pytest.raises(PatchError):
+        patch(pack.path, tmp_path / "bytes", config=pack.config, bytes_only=True)
+    assert not (tmp_path / "bytes").exists()
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_pack_without_a_declaration(family: str, tmp_path: Path) -> None:
+    """What is baked is told where nothing is declared; the written pack carries its declaration."""
+    pack = made(family, tmp_path, LLAMA3, plain_instead(LLAMA3, ROWS))
+    form = FAMILIES[family].config
+    if form == "full":
+        (pack.path / "config.json").unlink()
+    report = check(pack.path)
+    assert report.verdict in {"undeclared", "mismatch"}
+    assert (report.exit_code, labels(report)) == (1, {"default with theta 500000"})
+    assert "RPE002" in errors(report)
+    with pytest.raises(PatchError):
+        patch(pack.path, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    out = tmp_path / "out"
+    patch(pack.path, out, config=pack.source)
+    # No `config` from here on.
+    assert check(out).verdict == "ok"
+    written = (out / "config.json").read_bytes()
+    given = (pack.source / "config.json").read_bytes()
+    assert written == (b"{}\n" if form == "empty" else given)
