@@ -1,18 +1,16 @@
 """Chat: messages ─▶ a text, by the chat template of a pack.
 
 A template is a stranger's program. jinja2's immutable sandbox keeps it from Python's
-objects; a process of its own, which is ended after some seconds, keeps it from using up
-time, and where the system has limits, memory.
+objects; a process of its own (`limited`) keeps it from using up time and memory.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from forward.limited import Limited
+from forward.text_file import read_text
 from packimport.errors import DependencyError, DocumentError
 from packimport.pack.documents import Document, load_json
 
@@ -21,7 +19,6 @@ TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
 # Templates of published models have less than 40 000 characters.
 MAX_TEMPLATE = 1 << 18
 SECONDS = 10
-_NO_JINJA = 3
 
 Message = Mapping[str, str]
 
@@ -62,7 +59,7 @@ def read_template(folder: Path) -> tuple[str, dict[str, str]]:
     if (folder / TEMPLATE).is_file():
         if (folder / TEMPLATE).stat().st_size > 4 * MAX_TEMPLATE:
             raise DocumentError("the file is too large", place=str(folder / TEMPLATE))
-        return (folder / TEMPLATE).read_text(encoding="utf-8"), tokens
+        return read_text(folder / TEMPLATE), tokens
     stated = config.get("chat_template")
     if stated is None:
         raise DocumentError(
@@ -81,7 +78,32 @@ def read_template(folder: Path) -> tuple[str, dict[str, str]]:
     return named["default"], tokens
 
 
-def render(template: str, messages: Sequence[Message], tokens: Mapping[str, str]) -> str:
+class ChatTemplate:
+    """The chat template of a folder; it is read when it is first used."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: tuple[str, dict[str, str]] | None = None
+        self._process = template_process()
+
+    def text(self, messages: Sequence[Message]) -> str:
+        """The text of `messages`. Raises as `read_template` and `render` do."""
+        self._read = self._read or read_template(self._folder)
+        return render(*self._read, messages, self._process)
+
+
+def template_process() -> Limited:
+    """A process that runs templates."""
+    missing = DependencyError(
+        "chat messages need jinja2, which is not installed",
+        fix="Install it: pip install packimport[chat].",
+    )
+    return Limited("jinja2", "the chat template", missing)
+
+
+def render(
+    template: str, tokens: Mapping[str, str], messages: Sequence[Message], process: Limited
+) -> str:
     """The text of `messages` with the assistant's turn begun.
 
     Raises DependencyError without jinja2, DocumentError where the template fails, or takes
@@ -93,25 +115,7 @@ def render(template: str, messages: Sequence[Message], tokens: Mapping[str, str]
             found=f"{len(template)} characters",
             allowed=f"{MAX_TEMPLATE}",
         )
-    given = json.dumps({"template": template, "messages": list(messages), "tokens": dict(tokens)})
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", str(Path(__file__).with_name("chat_process.py"))],
-            input=given.encode(),
-            capture_output=True,
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise DocumentError(
-            f"the chat template did not end within {SECONDS} seconds", fix="Don't trust that pack."
-        ) from error
-    if done.returncode == _NO_JINJA:
-        raise DependencyError(
-            "chat messages need jinja2, which is not installed",
-            fix="Install it: pip install packimport[chat].",
-        )
-    if done.returncode:
-        reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise DocumentError(f"the chat template fails: {reason[0] if reason else 'no memory'}")
-    return done.stdout.decode()
+    text: str = process.ask(
+        "render", SECONDS, template=template, messages=list(messages), tokens=dict(tokens)
+    )
+    return text

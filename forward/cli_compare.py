@@ -176,8 +176,8 @@ def _compared(
     tokenizer: Path | None,
 ) -> _Result:
     from forward.compare import compare
-    from forward.prompt import Tokenizer
     from forward.three import Three
+    from forward.tokenizer import Tokenizer
 
     reader = None if tokenizer is None else Tokenizer(tokenizer)
     reference, *runs = dumps

@@ -249,14 +249,15 @@ def reference_command(
     form: Form,
 ) -> int:
     """Dump the logits of a transformers model, offline; no code of the model is run."""
-    from forward.prompt import TOKENIZER, Given
+    from forward.prompt import Given
     from forward.reference import Torch, dump_reference
+    from forward.tokenizer import TOKENIZER, Tokenizer
 
     given = Given(tokens, prompt, prompt_file, messages)
     shape = dump_reference(
         model_dir,
         dump_logits,
-        given.read(model_dir / TOKENIZER),
+        given.read(Tokenizer(model_dir / TOKENIZER)),
         config=config / "config.json" if config is not None and config.is_dir() else config,
         chunk=chunk,
         torch_settings=Torch(threads=threads, precision=precision, device=device),

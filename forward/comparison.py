@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from forward.figures import Figures
 from forward.gates import Gate, Limits, gates
-from forward.prompt import Tokenizer
+from forward.tokenizer import Tokenizer
 from forward.worst import Worst
 from packimport import __version__
 from packimport.errors import DumpError, PackimportError, UsageError

@@ -14,27 +14,27 @@ from forward.form import Form
 from forward.genai_config import Decoder, read_decoder
 from forward.generate import first_difference, generate
 from forward.limits import check_length
-from forward.prompt import TOKENIZER, Given, Tokenizer, read_prompts, read_tokens
+from forward.prompt import Given, read_prompts, read_tokens
 from forward.runner import Runner, open_runner
 from forward.self_check import LENGTH, sample_tokens, self_check
 from forward.session import Settings
 from forward.terminal import print_pieces, progress, safe
+from forward.tokenizer import TOKENIZER, Tokenizer
 from packimport.errors import UsageError
 from packimport.pack.container import Container, open_container
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """A pack, and how it is to be run."""
+    """A pack, and how it is to be run.
+
+    tokenizer: its tokenizer.json, which may be missing.
+    """
 
     container: Container
     decoder: Decoder
     settings: Settings
-
-    @property
-    def tokenizer(self) -> Path:
-        """Its tokenizer.json, which may be missing."""
-        return self.container.path / TOKENIZER
+    tokenizer: Tokenizer
 
     def open(self) -> Runner:
         """Its graph in onnxruntime."""
@@ -44,7 +44,12 @@ class Pack:
 def open_pack(path: Path, settings: Settings) -> Pack:
     """The pack at `path`; its graph is not loaded yet."""
     container = open_container(path)
-    return Pack(container, read_decoder(container, settings.custom_ops), settings)
+    return Pack(
+        container,
+        read_decoder(container, settings.custom_ops),
+        settings,
+        Tokenizer(container.path / TOKENIZER),
+    )
 
 
 def dump(
@@ -149,7 +154,7 @@ def _written(pack: Pack, prompt: Tokens, count: int, chunk: int | None) -> list[
 
     ids = kept(generate(pack.open(), pack.decoder, prompt, count, chunk))
     if pack.container.has(TOKENIZER):
-        print_pieces(Tokenizer(pack.tokenizer).stream(ids))
+        print_pieces(pack.tokenizer.stream(ids))
     else:
         print_pieces(f"{token} " for token in ids)
     return made
@@ -172,4 +177,4 @@ def _shown(pack: Pack, ids: list[int], at: int) -> str:
     token = ids[at]
     if not pack.container.has(TOKENIZER) or not 0 <= token < pack.decoder.vocab_size:
         return str(token)
-    return f"{token} {safe(Tokenizer(pack.tokenizer).decode([token]))!r}"
+    return f"{token} {safe(pack.tokenizer.decode([token]))!r}"

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from forward.dump import Dump
 from forward.figures import number
-from forward.prompt import Tokenizer
 from forward.statistics import RowFigures
+from forward.tokenizer import Tokenizer
 from packimport.errors import printable
 
 # Tokens before the position that are decoded.
@@ -43,13 +43,16 @@ class Worst:
 
     def decoded(self, tokenizer: Tokenizer) -> Worst:
         """The same with texts."""
-        following = None if self.next_token is None else tokenizer.decode([self.next_token])
+        following = [] if self.next_token is None else [[self.next_token]]
+        context, reference, run, *texts = tokenizer.decode_all(
+            [self.tokens, [self.reference_top], [self.run_top], *following]
+        )
         return replace(
             self,
-            context=tokenizer.decode(self.tokens),
-            next_text=following,
-            reference_text=tokenizer.decode([self.reference_top]),
-            run_text=tokenizer.decode([self.run_top]),
+            context=context,
+            next_text=texts[0] if texts else None,
+            reference_text=reference,
+            run_text=run,
         )
 
     def text(self) -> str:

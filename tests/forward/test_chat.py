@@ -6,13 +6,15 @@ Expected texts are written out by hand from the templates.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forward import chat
-from forward.chat import read_messages, read_template, render
+from forward.chat import read_messages, read_template, template_process
+from forward.chat import render as render_in
 from packimport.errors import DependencyError, DocumentError
 
 pytest.importorskip("jinja2")
@@ -24,6 +26,10 @@ CHATML = (
     " + '<|im_end|>' + '\n'}}{% endfor %}\n"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+
+def render(template: str, messages: list[dict[str, str]], tokens: dict[str, str]) -> str:
+    return render_in(template, tokens, messages, template_process())
 
 
 def test_chatml() -> None:
@@ -64,11 +70,22 @@ def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         render(loop, MESSAGES, {})
 
 
-def test_without_jinja2(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Done:
-        returncode = 3
+def test_memory_is_bounded() -> None:
+    if sys.platform == "win32":
+        pytest.skip("Windows has no such limit")
+    with pytest.raises(DocumentError, match="MemoryError"):
+        render("{{ ('a' * 2000000000) | length }}", MESSAGES, {})
 
-    monkeypatch.setattr(chat.subprocess, "run", lambda *_args, **_others: Done)
+
+def test_one_process_serves_many_messages() -> None:
+    process = template_process()
+    texts = [render_in("{{ messages[0].content }}", {}, [{"content": x}], process) for x in "ab"]
+    assert texts == ["a", "b"]
+    assert process.is_running
+
+
+def test_without_jinja2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(DependencyError, match=r"pip install packimport\[chat\]"):
         render(CHATML, MESSAGES, {})
 
@@ -96,6 +113,12 @@ def test_where_the_template_is(tmp_path: Path, files: dict[str, Any], template: 
         text = content if isinstance(content, str) else json.dumps(content)
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert read_template(tmp_path)[0] == template
+
+
+def test_a_template_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"{{ \xff }}")
+    with pytest.raises(DocumentError, match="not UTF-8 at byte 3"):
+        read_template(tmp_path)
 
 
 def test_special_tokens_are_texts_or_objects(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forward.prompt import Given, Tokenizer, read_text, read_tokens
+from forward.prompt import Given, read_tokens
+from forward.text_file import read_text
+from forward.tokenizer import Tokenizer
 from packimport.errors import DependencyError, DocumentError, DumpError, PackimportError, UsageError
 
 
@@ -96,64 +98,66 @@ def test_one_thing_is_given(values: tuple[Any, ...]) -> None:
 def test_given_text_and_file_are_the_same(byte_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes("Grüße".encode())
     for given_one in (Given(prompt="Grüße"), Given(prompt_file=tmp_path / "t.txt")):
-        tokens = given_one.read(byte_tokenizer)
+        tokens = given_one.read(Tokenizer(byte_tokenizer))
         assert tokens.dtype == np.int64
         assert len(tokens) == 7, "bytes of the text: neither cut to 4 nor padded to 32"
 
 
 def test_an_empty_text_has_no_tokens(byte_tokenizer: Path) -> None:
-    assert Given(prompt="").read(byte_tokenizer).tolist() == []
+    assert Given(prompt="").read(Tokenizer(byte_tokenizer)).tolist() == []
+
+
+@pytest.fixture(scope="session")
+def tokenizer(byte_tokenizer: Path) -> Tokenizer:
+    return Tokenizer(byte_tokenizer)
 
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=40))
-def test_the_pieces_of_a_stream_join_up(byte_tokenizer: Path, text: str) -> None:
-    tokenizer = Tokenizer(byte_tokenizer)
+def test_the_pieces_of_a_stream_join_up(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text).tolist()
     assert tokenizer.decode(ids) == text
     assert "".join(tokenizer.stream(ids)) == text
 
 
-def test_a_character_comes_when_it_is_whole(byte_tokenizer: Path) -> None:
-    tokenizer = Tokenizer(byte_tokenizer)
+def test_a_character_comes_when_it_is_whole(tokenizer: Tokenizer) -> None:
     seen: list[str] = []
     pieces = tokenizer.stream(iter(tokenizer.encode("aé€😀z").tolist()))
     seen.extend(pieces)
     assert seen == ["a", "é", "€", "😀", "z"]
 
 
-def test_a_stream_that_ends_within_a_character_shows_that(byte_tokenizer: Path) -> None:
-    tokenizer = Tokenizer(byte_tokenizer)
+def test_a_stream_that_ends_within_a_character_shows_that(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("ab😀").tolist()[:-1]
     assert "".join(tokenizer.stream(ids)) == "ab\ufffd"
 
 
 def test_bytes_that_are_no_text(byte_tokenizer: Path) -> None:
     with pytest.raises(DocumentError, match=r"not Unicode at character 1.*--prompt-file F"):
-        Given(prompt="a\udcff").read(byte_tokenizer)
+        Given(prompt="a\udcff").read(Tokenizer(byte_tokenizer))
 
 
-def test_special_tokens_are_left_out(byte_tokenizer: Path) -> None:
-    tokenizer = Tokenizer(byte_tokenizer)
+def test_special_tokens_are_left_out(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([*tokenizer.encode("a"), 256]) == "a"
 
 
 def test_a_missing_or_broken_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match=r"there is no tokenizer\.json.*--tokens FILE"):
-        Tokenizer(tmp_path / "tokenizer.json")
+        Tokenizer(tmp_path / "tokenizer.json").encode("a")
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0"}), "utf-8")
     with pytest.raises(DocumentError, match="not a tokenizer"):
-        Tokenizer(tmp_path / "tokenizer.json")
+        Tokenizer(tmp_path / "tokenizer.json").encode("a")
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Path) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(DependencyError, match=r"pip install packimport\[ort\]"):
-        Given(prompt="a").read(tmp_path / "tokenizer.json")
+        Given(prompt="a").read(Tokenizer(byte_tokenizer))
 
 
 def test_tokens_need_no_tokenizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     (tmp_path / "t.json").write_text("[1]", "utf-8")
-    assert Given(tokens=tmp_path / "t.json").read(tmp_path / "no.json").tolist() == [1]
+    tokenizer = Tokenizer(tmp_path / "no.json")
+    assert Given(tokens=tmp_path / "t.json").read(tokenizer).tolist() == [1]
     assert issubclass(DependencyError, PackimportError)

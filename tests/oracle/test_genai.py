@@ -93,7 +93,8 @@ def test_self_check(request: pytest.FixtureRequest, made: Path, name: str) -> No
 def test_chat_messages_become_transformers_tokens(made: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from forward.prompt import TOKENIZER, Given
+    from forward.prompt import Given
+    from forward.tokenizer import TOKENIZER, Tokenizer
 
     messages = [
         {"role": "user", "content": "What is <b>two</b> plus three?\n\tSay it in French."},
@@ -101,7 +102,8 @@ def test_chat_messages_become_transformers_tokens(made: Path, tmp_path: Path) ->
         {"role": "user", "content": "Et é?"},
     ]
     (tmp_path / "m.json").write_text(json.dumps(messages), encoding="utf-8")
-    ids = Given(messages=tmp_path / "m.json").read(made / "pack" / TOKENIZER)
+    tokenizer = Tokenizer(made / "pack" / TOKENIZER)
+    ids = Given(messages=tmp_path / "m.json").read(tokenizer)
     oracle = AutoTokenizer.from_pretrained(made / "hf").apply_chat_template(
         messages, add_generation_prompt=True, return_dict=False
     )
