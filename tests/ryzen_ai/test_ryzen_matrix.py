@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ryzen_bytes import baked, changed_tables
+from ryzen_graphs import Shape
 from ryzen_packs import FAMILIES, Pack, build
 from ryzen_tables import (
     FAULTS,
@@ -17,6 +18,7 @@ from ryzen_tables import (
     YARN,
     Declared,
     Tables,
+    llama3,
     plain_instead,
 )
 
@@ -176,3 +178,40 @@ def test_a_pack_without_a_declaration(family: str, tmp_path: Path) -> None:
     written = (out / "config.json").read_bytes()
     given = (pack.source / "config.json").read_bytes()
     assert written == (b"{}\n" if form == "empty" else given)
+
+
+LLAMA_3_2 = Declared(
+    {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    },
+    llama3(32, 500000.0, 32.0, 8192),
+)
+# The dimensions of Llama-3.2-1B that genai_config.json tells.
+SIZES = Shape(layers=16, heads=32, kv_heads=8, head_size=64, hidden=2048, vocab=96)
+
+
+@pytest.mark.parametrize("family", ["npu 1.6", "hybrid 1.7"])
+def test_the_known_models_that_fit_are_named(family: str, tmp_path: Path) -> None:
+    """`--model` then declares, and the pack that is written needs it no more."""
+    right = LLAMA_3_2.right(8192)
+    pack = made(family, tmp_path, LLAMA_3_2, right, shape=SIZES, sparse=True)
+    report = check(pack.path)
+    assert (report.verdict, report.exit_code) == ("undeclared", 1)
+    (missing,) = (f for f in report.findings if f.code == "RPE002")
+    told = f"{missing.message} {missing.found} {missing.fix} {missing.expected}"
+    assert "Llama-3.2-1B" in told, told
+    assert "Llama-3.1-8B" not in told, told
+    model = "meta-llama/Llama-3.2-1B-Instruct"
+    assert check(pack.path, model=model).verdict == "ok"
+    patch(pack.path, tmp_path / "out", model=model)
+    assert check(tmp_path / "out").verdict == "ok"
