@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from os import PathLike
 
 import numpy as np
 import numpy.typing as npt
 
+from forward import ryzen_ai
 from forward.dump import Dump, Tokens
+from forward.feeds import Feeds
 from forward.genai_config import Decoder, read_decoder
 from forward.kv_cache import GrowingCache, SharedCache, Slot, find_slots
 from forward.limits import check_length
 from forward.prompt import check_tokens
+from forward.ryzen_ai import RyzenAI
 from forward.session import PROVIDER, Port, Session, Settings, Value, open_session
 from forward.sources import files_read
 from forward.steps import Block, Step, plan
@@ -35,12 +39,18 @@ class Run:
     """
 
     def __init__(
-        self, session: Session, decoder: Decoder, cache: GrowingCache | SharedCache, cached: bool
+        self,
+        session: Session,
+        decoder: Decoder,
+        cache: GrowingCache | SharedCache,
+        cached: bool,
+        feeds: Feeds,
     ) -> None:
         self._session = session
         self._decoder = decoder
         self._cache = cache
         self._cached = cached
+        self._feeds = feeds
         self.length = 0
 
     def feed(self, tokens: Tokens) -> npt.NDArray[np.generic]:
@@ -58,26 +68,15 @@ class Run:
         self._step(tokens, None)
 
     def _step(self, tokens: Tokens, logits: str | None) -> Value | None:
-        decoder, session = self._decoder, self._session
         if self.length and not self._cached:
             raise GraphError(
                 "the graph takes no past, so its tokens can only be fed at once",
-                place=session.place,
+                place=self._session.place,
                 fix="Leave --decode and --chunk out.",
             )
         start, stop = self.length, self.length + len(tokens)
-        arrays = {
-            decoder.input_ids: tokens,
-            decoder.attention_mask: np.ones(stop, np.int64),
-            decoder.position_ids: np.arange(start, stop),
-        }
-        feeds = {
-            name: session.value(array[None].astype(session.inputs[name].dtype))
-            for name, array in arrays.items()
-            if name in session.inputs
-        }
         try:
-            result = self._cache.run(feeds, logits, len(tokens))
+            result = self._cache.run(self._feeds.step(tokens, start), logits, len(tokens))
         except GraphError as error:
             raise GraphError(
                 f"{error.message} (positions {start} to {stop - 1})",
@@ -127,10 +126,14 @@ class Runner:
         """Of the logits."""
         return self._session.outputs[self._decoder.logits].dtype
 
-    @property
+    @functools.cached_property
     def last_only(self) -> bool:
-        """Whether the graph says that it returns the last position's logits alone."""
-        return self._session.outputs[self._decoder.logits].shape[1] == 1
+        """Whether the graph returns the last position's logits alone: it says so, or does so."""
+        rows = self._session.outputs[self._decoder.logits].shape[1]
+        if rows is not None or not self.cached or self.most == 1:
+            return rows == 1
+        # Packs of NPUs leave the dimension open and return one row.
+        return len(self.begin(2).feed(np.zeros(2, np.int64))) == 1
 
     @property
     def cached(self) -> bool:
@@ -145,6 +148,11 @@ class Runner:
         """
         on_cpu = self._session.provider == PROVIDER
         return on_cpu and self.cached and all(slot.shareable for slot in self._slots)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a layer keeps a window alone: its past is a buffer from the start."""
+        return any(slot.least for slot in self._slots)
 
     @property
     def chunk(self) -> int | None:
@@ -174,8 +182,11 @@ class Runner:
         wanted = self._decoder.share_buffer if share is None else share
         room = min(fixed) if capacity is None and fixed else capacity
         cache: GrowingCache | SharedCache
+        feeds = Feeds(self._session, self._decoder)
         if self.shareable and room is not None and (wanted or fixed):
             cache = SharedCache(self._session, self._slots, room)
+            if self.wiring.counted and capacity is not None and not self.wiring.rolling:
+                feeds = Feeds(self._session, self._decoder, room)
         elif fixed:
             raise GraphError(
                 "a cache of a fixed length is run on the CPU alone",
@@ -184,7 +195,7 @@ class Runner:
             )
         else:
             cache = GrowingCache(self._session, self._slots)
-        return Run(self._session, self._decoder, cache, self.cached)
+        return Run(self._session, self._decoder, cache, self.cached, feeds)
 
     def blocks(
         self, tokens: Tokens, steps: Sequence[Step], done: int = 0, share: bool | None = None
@@ -273,6 +284,8 @@ class Runner:
             return self.no_parts or "past and present can't be one buffer"
         if any(slot.length is not None for slot in self._slots):
             return "the graph fixes the length of the cache"
+        if self.windowed:
+            return "a layer keeps a window of the past, which is one buffer from the start"
         return None
 
     @property
@@ -285,6 +298,8 @@ class Runner:
             return "the graph takes one sequence at a time"
         if any(slot.length is not None for slot in self._slots):
             return "the graph has a cache of a fixed length"
+        if self.windowed:
+            return "a layer keeps a window of the past, which is run for one sequence"
         return None
 
 
@@ -292,15 +307,38 @@ def open_runner(container: Container, decoder: Decoder, settings: Settings | Non
     """The decoder's graph in onnxruntime.
 
     Raises GraphError or ContainerError where its external data is not inside the pack,
-    and where onnxruntime refuses it.
+    and where onnxruntime refuses it, and DependencyError without the runtime it needs.
     """
     files_read(container, decoder)
     wiring = read_wiring(container, decoder)
+    settings = settings or Settings()
+    runtime = _runtime(decoder, settings, wiring)
     # Not resolve(): a hub snapshot's blob has no external data beside it.
     path = container.path / decoder.graph
     library = None if decoder.library is None else container.resolve(decoder.library)
-    session = open_session(path, decoder.graph, settings, library, reuse=not wiring.misnamed)
+    session = open_session(
+        path, decoder.graph, settings, library, reuse=not wiring.misnamed, runtime=runtime
+    )
     return Runner(session, decoder, wiring)
+
+
+def _runtime(decoder: Decoder, settings: Settings, wiring: Wiring) -> RyzenAI | None:
+    """What the pack says to the Ryzen AI runtime, where that is to run it.
+
+    Raises DependencyError for a graph that needs it in a pack that does not say how.
+    """
+    wanted = settings.provider in (None, ryzen_ai.PROVIDER)
+    if wanted and decoder.ryzen_ai is not None:
+        return decoder.ryzen_ai
+    if settings.provider == ryzen_ai.PROVIDER:
+        raise GraphError(
+            "genai_config.json names no options of the Ryzen AI runtime",
+            place=decoder.graph,
+            fix="Leave --ep ryzenai out.",
+        )
+    if wanted and wiring.vendor is not None and decoder.library is None:
+        raise ryzen_ai.lacking(decoder.graph, *wiring.vendor)
+    return None
 
 
 def run_logits(

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forward.genai_config import Decoder
+from packimport.graph.body import Body
 from packimport.graph.node import MICROSOFT, STANDARD, Node
 from packimport.graph.onnx_file import OnnxFile
+from packimport.graph.ryzen_ai import DOMAINS
 from packimport.pack.container import Container
 
 _PAST_INPUTS = (3, 4)
+# What measures the mask ─▶ the input of GroupQueryAttention that it is for.
+_MEASURES = {(STANDARD, "ReduceSum"): 5, (STANDARD, "Shape"): 6}
+_ARITHMETIC = {(STANDARD, op) for op in ("Cast", "Gather", "Sub", "Squeeze", "Unsqueeze")}
 _QUANTISED = ("MatMulNBits", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulBnb4")
 
 
@@ -24,21 +29,27 @@ class Wiring:
     by_length: whether a branch of the graph may look at the length, so that a text fed
                in parts may get other values than one fed at once.
     quantised: whether it multiplies by weights of a few bits, or in int8.
+    counted:   whether the mask is only summed and measured, for GroupQueryAttention: zeros
+               behind its ones then change nothing.
     misnamed:  whether it may give two lengths one name. onnxruntime-genai 0.18's graphs
                with MultiHeadAttention do (repeat_kv), and onnxruntime then refuses to run
                a step of another length in the buffers that it had planned to use again.
+    vendor:    domain and op of a node that the Ryzen AI runtime alone runs; None without one.
     """
 
     shareable: dict[str, int]
     rolling: frozenset[str]
     by_length: bool
     quantised: bool
+    counted: bool
     misnamed: bool
+    vendor: tuple[str, str] | None = None
 
 
 def read_wiring(container: Container, decoder: Decoder) -> Wiring:
     """The wiring of the decoder's graph; its weights are not read."""
-    body = OnnxFile(container, decoder.graph).main
+    file = OnnxFile(container, decoder.graph)
+    body = file.main
     shareable: dict[str, int] = {}
     rolling = set()
     for node in body.nodes(MICROSOFT, "GroupQueryAttention"):
@@ -55,8 +66,37 @@ def read_wiring(container: Container, decoder: Decoder) -> Wiring:
         rolling=frozenset(rolling),
         by_length=any(True for _ in body.nodes(STANDARD, "If")),
         quantised=any(True for name in names for _ in body.nodes(*name)),
+        counted=not body.children and _is_counted(body, decoder.attention_mask),
         misnamed=any(True for _ in body.nodes(MICROSOFT, "MultiHeadAttention")),
+        vendor=next((op for part in file.bodies() for op in part.ops if op[0] in DOMAINS), None),
     )
+
+
+def _is_counted(body: Body, mask: str) -> bool:
+    """Whether the mask is only summed for `seqlens_k` and measured for the total length."""
+    takers = [body.node(index) for index in body.consumers.get(mask, ())]
+    return mask not in body.outputs and all(
+        (node.domain, node.op) in _MEASURES
+        and _leads_to(body, node, _MEASURES[node.domain, node.op])
+        for node in takers
+    )
+
+
+def _leads_to(body: Body, start: Node, index: int) -> bool:
+    """Whether what a node makes ends, by arithmetic alone, in one input of the attentions."""
+    todo = [start]
+    while todo:
+        made = todo.pop().outputs
+        if any(name in body.outputs for name in made):
+            return False
+        for taker in (body.node(i) for name in made for i in body.consumers.get(name, ())):
+            if (taker.domain, taker.op) in _ARITHMETIC:
+                todo.append(taker)
+            elif (taker.domain, taker.op) != (MICROSOFT, "GroupQueryAttention") or any(
+                name in made for at, name in enumerate(taker.inputs) if at != index
+            ):
+                return False
+    return True
 
 
 def _window(node: Node) -> int:
