@@ -95,9 +95,8 @@ def tokens_options(function: _Function) -> _Function:
 @click.option(
     "--ep",
     metavar="NAME",
-    default="cpu",
-    show_default=True,
-    help="Execution provider of onnxruntime, such as cuda or dml; there is no falling back.",
+    help="Execution provider of onnxruntime, such as cuda, dml or ryzenai; there is no falling"
+    " back. Default: the Ryzen AI runtime where genai_config.json names it, else cpu.",
 )
 @click.option(
     "--allow-custom-ops",
@@ -126,7 +125,7 @@ def run_command(
     decode: int,
     chunk: int | None,
     threads: int | None,
-    ep: str,
+    ep: str | None,
     allow_custom_ops: str | None,
     form: Form,
 ) -> int:
@@ -155,7 +154,7 @@ def run_command(
     named = (tokens, prompt, prompt_file, messages)
     if probe:
         runs = any(value is not None for value in (*named, chunk, threads, allow_custom_ops))
-        if runs or ep.lower() != "cpu":
+        if runs or ep is not None:
             raise UsageError(
                 "--probe runs nothing of the pack", allowed="--config, --model, --format"
             )
@@ -171,7 +170,7 @@ def run_command(
         raise UsageError("each of --dtype, --positions and --top-k belongs to --dump-logits")
     settings = Settings(
         threads=threads,
-        provider=find_provider(ep) if ep.lower() != "cpu" else Settings().provider,
+        provider=None if ep is None else find_provider(ep),
         custom_ops=allow_custom_ops,
     )
     pack = tasks.open_pack(container, settings)

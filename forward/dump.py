@@ -111,9 +111,9 @@ class Dump:
 def read_dump(folder: Path | str) -> Dump:
     """The dump in `folder`; its tokens are read and checked, its logits stay on disk."""
     folder = Path(folder)
-    if not folder.is_dir():
+    if not (folder / DUMP).is_file():
         raise DumpError(
-            "no such dump",
+            f"no dump: there is no {DUMP} in it" if folder.is_dir() else "no such dump",
             place=str(folder),
             allowed="a folder that forward-serve --dump-logits wrote",
         )

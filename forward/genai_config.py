@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from forward.ryzen_ai import RyzenAI, read_ryzen_ai
 from packimport.errors import ContainerError
 from packimport.pack.container import Container
 from packimport.pack.digests import sha256_of_files
@@ -13,7 +15,8 @@ FILE = "genai_config.json"
 
 # Session options that name native code or files for it: to obey them would run a
 # stranger's code, to pass over them would run another model than the one that is meant.
-_REFUSED_OPTIONS = ("external_data_file", "custom_allocator")
+# How the runtimes of Ryzen AI 1.3 to 1.6 obey them is not published.
+_REFUSED_OPTIONS = ("custom_allocator", "external_data_file")
 _LIBRARY = "custom_ops_library"
 
 
@@ -29,6 +32,7 @@ class Decoder:
     eos:            token ids that end a text.
     share_buffer:   whether past and present are meant to be one buffer.
     library:        the custom operators in the pack that the caller allowed, or None.
+    ryzen_ai:       what the pack says to the runtime of Ryzen AI; None where it names none.
     """
 
     graph: str
@@ -48,6 +52,7 @@ class Decoder:
     logits: str
     present_key: str
     present_value: str
+    ryzen_ai: RyzenAI | None = None
 
 
 def read_decoder(container: Container, custom_ops: str | None = None) -> Decoder:
@@ -66,14 +71,16 @@ def read_decoder(container: Container, custom_ops: str | None = None) -> Decoder
     config = Document(FILE, read_json(container.read_bytes(FILE, MAX_BYTES), FILE))
     model, search = config.require("model"), config.get("search")
     decoder = model.require("decoder")
-    library = _library(container, decoder, custom_ops)
-    _refuse_native_code(decoder)
+    options = list(_session_options(decoder))
+    _refuse_native_code(options)
+    library = _library(container, options, custom_ops)
     share = None if search is None else search.get("past_present_share_buffer")
     if decoder.get("pipeline") is not None:
         raise ContainerError(
             "a pack of several graphs (pipeline) can't be run yet",
             place=f"{FILE}#/model/decoder/pipeline",
             allowed="one graph, model.decoder.filename",
+            fix="`forward-serve CONTAINER --probe` proves its tables.",
         )
     filename = decoder.require("filename").text()
     inputs, outputs = decoder.get("inputs"), decoder.get("outputs")
@@ -95,28 +102,39 @@ def read_decoder(container: Container, custom_ops: str | None = None) -> Decoder
         logits=_name(outputs, "logits", "logits"),
         present_key=_pattern(outputs, "present_key_names", "present.%d.key"),
         present_value=_pattern(outputs, "present_value_names", "present.%d.value"),
+        ryzen_ai=read_ryzen_ai(container, decoder.get("session_options")),
     )
 
 
-def _refuse_native_code(decoder: Document) -> None:
-    options = decoder.get("session_options")
-    if options is None:
-        return
+def _session_options(decoder: Document) -> Iterator[Document]:
+    """Those of the decoder, and of each stage of a pipeline."""
+    stages = [decoder]
+    pipeline = decoder.get("pipeline")
+    if pipeline is not None:
+        stages += [stage for entry in pipeline.items() for stage in entry.fields().values()]
+    for stage in stages:
+        options = stage.get("session_options")
+        if options is not None:
+            yield options
+
+
+def _refuse_native_code(options: Sequence[Document]) -> None:
     for key in _REFUSED_OPTIONS:
-        value = options.get(key)
-        if value is not None:
+        for value in filter(None, (stage.get(key) for stage in options)):
             raise ContainerError(
                 f"the pack asks for {key}, which forward-serve never loads",
                 place=value.place,
                 found=value.value,
-                fix="Such a pack runs only in its vendor's environment.",
+                fix="Such a pack runs only in its vendor's environment."
+                " `forward-serve CONTAINER --probe` needs no device.",
             )
 
 
-def _library(container: Container, decoder: Document, custom_ops: str | None) -> str | None:
-    options = decoder.get("session_options")
-    value = None if options is None else options.get(_LIBRARY)
-    if value is None:
+def _library(
+    container: Container, options: Sequence[Document], custom_ops: str | None
+) -> str | None:
+    named = [value for stage in options if (value := stage.get(_LIBRARY)) is not None]
+    if not named:
         if custom_ops is not None:
             raise ContainerError(
                 "the pack names no library of custom operators",
@@ -127,20 +145,22 @@ def _library(container: Container, decoder: Document, custom_ops: str | None) ->
     if custom_ops is None:
         raise ContainerError(
             f"the pack asks for {_LIBRARY}, native code that forward-serve never loads unasked",
-            place=value.place,
-            found=value.value,
-            fix="If you trust that file in the pack: --allow-custom-ops and its sha256.",
+            place=named[0].place,
+            found=named[0].value,
+            fix="If you trust that file in the pack: --allow-custom-ops and its sha256."
+            " `forward-serve CONTAINER --probe` needs no library.",
         )
-    name = container.safe_name(value.text(), FILE)
-    digest = sha256_of_files(container, (name,))[name]
-    if digest != custom_ops.lower():
-        raise ContainerError(
-            "the library of custom operators is not the one that was allowed",
-            place=name,
-            found=f"sha256 {digest}",
-            allowed=custom_ops,
-        )
-    return name
+    names = {container.safe_name(value.text(), FILE) for value in named}
+    for name in sorted(names):
+        digest = sha256_of_files(container, (name,))[name]
+        if digest != custom_ops.lower():
+            raise ContainerError(
+                "the library of custom operators is not the one that was allowed",
+                place=name,
+                found=f"sha256 {digest}",
+                allowed=custom_ops,
+            )
+    return names.pop()
 
 
 def _ids(value: Document | None) -> tuple[int, ...]:

@@ -59,7 +59,9 @@ def load_array(path: Path) -> npt.NDArray[np.generic]:
     try:
         flat = np.fromfile(path, dtype, math.prod(shape), offset=offset)
         return flat.reshape(shape, order="F" if fortran else "C")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DumpError(f"can't be read: {error.strerror or error}", place=str(path)) from error
+    except ValueError as error:
         raise DumpError(f"not a readable .npy file: {error}", place=str(path)) from error
 
 
@@ -72,6 +74,10 @@ def _header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[np.generic], in
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
             offset = file.tell()
         size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise DumpError("the file is missing", place=str(path), fix="Make it again.") from error
+    except OSError as error:
+        raise DumpError(f"can't be read: {error.strerror or error}", place=str(path)) from error
     except Exception as error:  # numpy lets through whatever Python's parser raises
         raise DumpError(f"not a readable .npy file: {error}", place=str(path)) from error
     if dtype.hasobject or dtype.fields is not None or any(length < 0 for length in shape):

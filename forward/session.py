@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packimport.errors import DependencyError, GraphError, UsageError
+from forward import ryzen_ai
+from forward.ryzen_ai import RyzenAI
+from packimport.errors import DependencyError, GraphError, PackimportError, UsageError
 
 PROVIDER = "CPUExecutionProvider"
 OPTIMIZATION = "all"
@@ -44,6 +47,15 @@ _TOO_FEW_ROWS = (
 # What it says where it has no such operator.
 _NO_KERNEL = ("is not a registered function/op", "NOT_IMPLEMENTED", "No Op registered")
 
+# Its words for an operator that it lacks, and for a node that fails in a run; and where in
+# its own source that happened, which tells a user nothing.
+_OPERATORS = (
+    re.compile(r"Fatal error: (\S+)\(-?\d+\) is not a registered function/op"),
+    re.compile(r"Could not find an implementation for (\S+)\(\d+\) node"),
+)
+_FAILED = re.compile(r"while running (\S+) node\. Name:'([^']*)' Status Message: (.*)", re.DOTALL)
+_SOURCE = re.compile(r"^\S+\.(?:cc|h):\d+ (?:.* was false\. (?=\S))?")
+
 Array = npt.NDArray[np.generic]
 
 
@@ -69,12 +81,13 @@ class Settings:
     """How onnxruntime runs a graph.
 
     threads:    for one operator; None leaves the number to onnxruntime.
-    provider:   onnxruntime's name of the execution provider.
+    provider:   onnxruntime's name of the execution provider; None for that of the pack,
+                which is the CPU unless it names the Ryzen AI runtime.
     custom_ops: sha256 of the one library of custom operators that may be loaded.
     """
 
     threads: int | None = None
-    provider: str = PROVIDER
+    provider: str | None = None
     custom_ops: str | None = None
 
 
@@ -176,7 +189,9 @@ class Binding:
         self._outputs: dict[str, Value | None] = {}
 
     def input(self, name: str, value: Value) -> None:
-        """Bind an input."""
+        """Bind an input; of one that is bound already, the entries may have changed."""
+        if self._inputs.get(name) is value:
+            return
         self._inputs[name] = value
         self._binding.bind_ortvalue_input(name, value._ort)
 
@@ -237,21 +252,25 @@ def open_session(
     place: str,
     settings: Settings | None = None,
     library: Path | None = None,
+    *,
     reuse: bool = True,
+    runtime: RyzenAI | None = None,
 ) -> Session:
     """The graph at `path`, optimised as onnxruntime does by default.
 
     place:   what errors call the graph.
     library: custom operators to load. That runs its code: the caller has checked it.
     reuse:   whether memory that is free again may be planned for another tensor.
-    No settings of the pack are obeyed.
-    Raises DependencyError without onnxruntime, GraphError where it refuses the graph.
+    runtime: what the pack says to the Ryzen AI runtime, where that is to run it.
+    No other settings of the pack are obeyed.
+    Raises DependencyError without onnxruntime or that runtime, GraphError where the graph
+    is refused.
     """
     ort = _onnxruntime()
     settings = settings or Settings()
     options = _options(ort, settings)
     options.enable_mem_reuse = reuse
-    return _opened(ort, str(path), place, options, settings, library=library)
+    return _opened(ort, str(path), place, options, settings, library=library, runtime=runtime)
 
 
 def _options(ort: ModuleType, settings: Settings) -> Any:
@@ -271,19 +290,25 @@ def _opened(
     settings: Settings,
     *,
     library: Path | None = None,
+    runtime: RyzenAI | None = None,
 ) -> Session:
+    wanted = ryzen_ai.PROVIDER if runtime is not None else settings.provider or PROVIDER
     try:
         if library is not None:
             options.register_custom_ops_library(str(library))
-        session = ort.InferenceSession(model, options, providers=[settings.provider])
-    except MemoryError:
+        if runtime is not None:
+            ryzen_ai.join(ort, options, runtime, Path(str(model)).parent.resolve())
+        # Providers that the options have must not be named again.
+        providers = [wanted] if runtime is None else None
+        session = ort.InferenceSession(model, options, providers=providers)
+    except (MemoryError, PackimportError):
         raise
     except Exception as error:  # onnxruntime's errors have no base of their own
-        raise _load_error(str(error), place, ort.__version__, settings.provider) from error
+        raise _load_error(str(error), place, ort.__version__, wanted) from error
     found = session.get_providers()[0]
-    if found != settings.provider:
+    if found != wanted:
         raise GraphError(
-            f"onnxruntime {ort.__version__} can't start {settings.provider} here and would run"
+            f"onnxruntime {ort.__version__} can't start {wanted} here and would run"
             " on another provider",
             place=place,
             found=found,
@@ -297,6 +322,10 @@ def find_provider(name: str) -> str:
 
     Raises UsageError where this onnxruntime has none of that name.
     """
+    if name.lower() == ryzen_ai.NAME.lower():
+        return ryzen_ai.PROVIDER  # a plug-in: onnxruntime lists it when it is registered
+    if name.lower() == _short_name(PROVIDER):
+        return PROVIDER
     available = _onnxruntime().get_available_providers()
     for provider in available:
         if name.lower() in (provider.lower(), _short_name(provider)):
@@ -340,8 +369,11 @@ def _ports(nodes: Sequence[Any]) -> dict[str, Port]:
 def _load_error(text: str, place: str, version: str, provider: str) -> GraphError:
     foreign = any(sign in text for sign in _NO_KERNEL)
     where = "the CPU" if provider == PROVIDER else provider
+    op = next((found for pattern in _OPERATORS if (found := pattern.search(text))), None)
     return GraphError(
-        f"onnxruntime {version} can't load the graph on {where}: {_short(text)}",
+        f"onnxruntime {version} has no operator {op[1]} on {where}"
+        if op is not None
+        else f"onnxruntime {version} can't load the graph on {where}: {_short(text)}",
         place=place,
         fix="A graph made for an NPU or GPU runs only in that device's environment."
         if foreign
@@ -356,12 +388,20 @@ def _run_error(text: str, place: str) -> GraphError:
             place=place,
             fix="Pass fewer tokens; `packimport` on the pack prints the rows of each table.",
         )
-    return GraphError(f"onnxruntime can't run the graph: {_short(text)}", place=place)
+    what = "onnxruntime can't run the graph"
+    found = _FAILED.search(text)
+    if found is None:
+        return GraphError(f"{what}: {_short(text)}", place=place)
+    # A node of a branch fails within the If, which tells less.
+    while (inner := _FAILED.search(found[3])) is not None:
+        found = inner
+    op, name, reason = found.groups()
+    return GraphError(f"{what}: {op} fails: {_short(reason)}", place=f"{place}, node {name}")
 
 
 def _short(text: str) -> str:
-    """onnxruntime's message without its code and kind, on one line."""
+    """onnxruntime's message without its code, kind and place in its source, on one line."""
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
-    text = " ".join(text.split())
+    text = _SOURCE.sub("", " ".join(text.split()))
     return text if len(text) <= 300 else text[:299] + "…"

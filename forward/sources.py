@@ -22,7 +22,7 @@ class _Unwanted(Exception):
 
 
 def files_read(container: Container, decoder: Decoder) -> tuple[str, ...]:
-    """genai_config.json, the graph, and the files that hold its external data.
+    """genai_config.json, the graph, and the files that hold its data or its runtime's.
 
     Raises GraphError or ContainerError where external data lies outside the pack,
     or beyond the end of its file: older onnxruntimes would read there.
@@ -33,7 +33,7 @@ def files_read(container: Container, decoder: Decoder) -> tuple[str, ...]:
 
     file = OnnxFile(container, decoder.graph)
     spans = Spans(file)
-    names = {FILE, decoder.graph}
+    names = {FILE, decoder.graph, *(decoder.ryzen_ai.files if decoder.ryzen_ai else ())}
     for body in file.bodies():
         constants = (node.tensor("value") for node in body.nodes(STANDARD, "Constant"))
         for tensor in (*body.tensors(), *filter(None, constants)):

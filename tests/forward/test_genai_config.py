@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -68,8 +69,21 @@ def test_the_npu_pack_of_ryzen_ai_is_refused(tmp_path: Path) -> None:
     (tmp_path / "fusion.onnx").write_bytes(b"")
     source = TESTS / "data" / "genai" / "ryzenai-1.6-npu.genai_config.json"
     shutil.copy(source, tmp_path / "genai_config.json")
-    with pytest.raises(ContainerError, match="custom_ops_library"):
+    with pytest.raises(ContainerError, match=r"asks for custom_allocator.*--probe"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("allowed", [None, "0" * 64])
+def test_native_code_of_a_stage_of_a_pipeline(tmp_path: Path, allowed: str | None) -> None:
+    stage = {"filename": "model.onnx", "session_options": {"custom_ops_library": "ops.dll"}}
+    pack = counting_pack(tmp_path / "p", decoder={"pipeline": [{"prefill": stage}]})
+    (pack / "ops.dll").write_bytes(b"x")
+    message = "never loads unasked" if allowed is None else "not the one that was allowed"
+    with pytest.raises(ContainerError, match=message):
+        read_decoder(open_container(pack), allowed)
+    digest = hashlib.sha256(b"x").hexdigest()
+    with pytest.raises(ContainerError, match=r"several graphs.*--probe"):
+        read_decoder(open_container(pack), digest)
 
 
 def test_a_pipeline_is_refused(tmp_path: Path) -> None:

@@ -107,11 +107,18 @@ def test_last_row_alone_by_its_shape_is_run_token_by_token(tmp_path: Path) -> No
     assert run.prefill == 17
 
 
-def test_last_row_alone_is_refused_until_chunk_1(tmp_path: Path) -> None:
+def test_last_row_alone_that_no_shape_tells_is_run_token_by_token(tmp_path: Path) -> None:
     pack = counting_pack(tmp_path / "p", last="open")
-    with pytest.raises(GraphError, match=r"output logits.*1 rows for 20 tokens.*--chunk 1"):
+    for chunk in (None, 1, 5):
+        run = run_logits(pack, TOKENS, decode=3, chunk=chunk)
+        assert np.array_equal(run.logits[:], expected(TOKENS))
+        assert run.prefill == 17
+
+
+def test_last_row_alone_of_a_graph_that_must_be_fed_at_once(tmp_path: Path) -> None:
+    pack = counting_pack(tmp_path / "p", last="open", past=False)
+    with pytest.raises(GraphError, match=r"output logits.*1 rows for 20 tokens"):
         run_logits(pack, TOKENS)
-    assert np.array_equal(run_logits(pack, TOKENS, chunk=1).logits[:], expected(TOKENS))
 
 
 def test_a_graph_without_past_runs_at_once_alone(tmp_path: Path) -> None:
