@@ -183,13 +183,13 @@ class Runner:
         room = min(fixed) if capacity is None and fixed else capacity
         cache: GrowingCache | SharedCache
         feeds = Feeds(self._session, self._decoder)
-        if self.shareable and room is not None and (wanted or fixed):
+        if self.shareable and room is not None and (wanted or fixed or self.windowed):
             cache = SharedCache(self._session, self._slots, room)
             if self.wiring.counted and capacity is not None and not self.wiring.rolling:
                 feeds = Feeds(self._session, self._decoder, room)
-        elif fixed:
+        elif fixed or self.windowed:
             raise GraphError(
-                "a cache of a fixed length is run on the CPU alone",
+                "a cache of a fixed length, or of a window, is run on the CPU alone",
                 place=self._session.place,
                 fix="Pass --ep cpu.",
             )
