@@ -12,7 +12,7 @@ from packimport.pack.archive import opened
 from packimport.pack.container import open_container
 from packimport.pack.in_place import refuse_links
 from packimport.pack.manifest import MANIFEST, Manifest
-from packimport.pack.writer import refuse_out
+from packimport.pack.writer import refuse_out, refuse_taken
 from packimport.patching import extra_files, manifest_of, plan_for
 from packimport.version import __version__
 
@@ -81,6 +81,8 @@ def dry_run(
 
     Raises what that patch would raise before it writes.
     """
+    if out is not None:
+        refuse_taken(out)
     # Only a folder is patched in place; an archive is unpacked to be looked at.
     source = nullcontext(open_container(container)) if in_place else opened(container)
     with source as pack:

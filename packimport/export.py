@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packimport.errors import ContainerError, DependencyError, UsageError
+from packimport.pack.signals import ended_by_signals
 from packimport.rope.frequencies import frequencies
 from packimport.rope.layouts import to_complex, to_duplicated, to_repeated, to_row
 from packimport.rope.schedule import Rope
@@ -159,18 +160,21 @@ FORMATS: Mapping[str, Callable[[Export], bytes]] = {
 
 def _write_new(out: Path, data: bytes) -> None:
     """The whole file or none: written beside its name, then moved there."""
-    if out.exists():
+    if os.path.lexists(out):
         raise ContainerError(
             "the output exists", place=str(out), fix="Remove it, or write to another path."
         )
     if not out.parent.is_dir():
         raise ContainerError("there is no such folder", place=str(out.parent), fix="Create it.")
-    handle, scratch = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(scratch).chmod(0o644)
-        Path(scratch).replace(out)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+    with ended_by_signals():
+        handle, scratch = tempfile.mkstemp(dir=out.parent, prefix=".packimport-table-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(handle)
+            Path(scratch).chmod(0o644)
+            Path(scratch).replace(out)
+        except BaseException:
+            Path(scratch).unlink(missing_ok=True)
+            raise

@@ -28,7 +28,7 @@ from packimport.pack.manifest import (
     replacement_records,
 )
 from packimport.pack.progress import OnProgress
-from packimport.pack.writer import write_container
+from packimport.pack.writer import refuse_taken, write_container
 from packimport.semantics.reader import CONFIG, read_semantics, source_config
 from packimport.version import __version__
 
@@ -133,10 +133,10 @@ def patch(
 
     container: a folder, or an archive, of which `out` is the unpacked and mended pack.
     """
-    # An archive is unpacked beside the output, on a disk that has to have room for it.
-    parent = Path(out).parent
-    scratch = parent if parent.is_dir() else None
-    with opened(container, scratch=scratch, on_progress=on_progress) as pack:
+    # Before an archive is unpacked for nothing.
+    refuse_taken(Path(out))
+    # It is unpacked beside the output, on a disk that has to have room for it.
+    with opened(container, scratch=Path(out).parent, on_progress=on_progress) as pack:
         made = plan_for(pack, config, model, bytes_only=bytes_only)
         after = _written(made, out, extra_files(made, config, model), on_progress)
     return Patched(

@@ -81,9 +81,23 @@ def test_an_archive_is_not_written_into(command: tuple[str, ...], tmp_path: Path
 def test_a_patch_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     archived = archive_of(files_of(PACK), tmp_path / "p.tar.gz")
     (tmp_path / "out").mkdir()
-    done = packimport_command("patch", archived, "-o", tmp_path / "out")
-    assert done.returncode == 3
+    # Cut short: so it is refused before it is unpacked.
+    archived.write_bytes(archived.read_bytes()[:-100])
+    for more in ((), ("--dry-run",)):
+        done = packimport_command("patch", archived, "-o", tmp_path / "out", *more)
+        assert done.returncode == 3
+        assert "the output exists" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "p.tar.gz"]
+
+
+def test_running_an_archive_names_the_way_to_a_folder(archived: Path) -> None:
+    command = [sys.executable, "-m", "forward", archived, "--dump-logits", "out", "--prompt", "a"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, encoding="utf-8", cwd=archived.parent
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert f"Run `packimport patch {archived} -o OUT`, and pass OUT." in done.stderr
+    assert [path.name for path in archived.parent.iterdir()] == [archived.name]
 
 
 def test_a_dry_run_writes_nothing(archived: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,19 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_removable(path: Path) -> None:
+    """Take the mark off a file by which Windows refuses to remove or replace it."""
+    if sys.platform == "win32":
+        with suppress(OSError):
+            path.chmod(stat.S_IWRITE)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    make_removable(path)
+    path.unlink(missing_ok=True)
 
 
 def write_new(path: Path, pieces: Iterable[bytes | memoryview]) -> None:

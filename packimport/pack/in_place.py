@@ -44,6 +44,7 @@ from packimport.pack.journal import (
 from packimport.pack.listing import stamp_of
 from packimport.pack.manifest import MANIFEST, FileRecord, Manifest
 from packimport.pack.saving import begin
+from packimport.pack.signals import ended_by_signals
 from packimport.pack.undo import restore
 from packimport.pack.work import Work, records_of, work_of
 from packimport.pack.writer import refuse_extra
@@ -87,16 +88,19 @@ def write_in_place(
     text = json_text(manifest.to_dict()).encode("utf-8")
     work = replace(work, files={**work.files, MANIFEST: (text,)})
     refuse_links(container, [*work.edited, *work.files])
-    with ExitStack() as stack:
+    with ended_by_signals(), ExitStack() as stack:
         # Opened before anything is written: a file that can't be is refused in time.
         opened = {name: stack.enter_context(_writable(container, name)) for name in work.edited}
         journal, written = begin(container, work, number, manifest.tool_version)
         try:
             written += _write_spans(opened, work)
+            # Windows may set the time of a file when its last handle closes.
+            stack.close()
             _move_files(container, journal)
             inspect()
             _commit(container, journal)
         except BaseException as failure:
+            stack.close()
             _take_back(container, journal, failure)
             raise
     return written

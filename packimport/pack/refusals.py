@@ -9,16 +9,21 @@ from packimport.pack.listing import Listing
 
 # What `archive.archive_format` does not know, or knows and this command does not unpack.
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".zst", ".tzst", ".xz", ".bz2", ".7z", ".rar")
+_UNPACKED = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.zst")
 
 
 def not_a_folder(given: Path) -> ContainerError:
     """The error for a file that was given in place of a pack's folder."""
-    if given.name.lower().endswith(_ARCHIVES):
+    name = given.name.lower()
+    if name.endswith(_ARCHIVES):
+        fix = "Unpack it, and pass the folder."
+        if name.endswith(_UNPACKED):
+            fix = f"Run `packimport patch {given} -o OUT`, and pass OUT."
         return ContainerError(
             "an archive that is not unpacked here",
             place=str(given),
-            allowed="check, show and patch -o OUT of a .zip, .tar, .tar.gz or .tar.zst",
-            fix="Unpack it, and pass the folder.",
+            allowed="check, show, verify and patch -o OUT of a .zip, .tar, .tar.gz or .tar.zst",
+            fix=fix,
         )
     fix = f"Pass the folder that holds it: {given.parent}"
     return ContainerError("a pack is a folder, and this is a file", place=str(given), fix=fix)

@@ -35,4 +35,9 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    # A second one must not end what cleans up after the first.
+    for name in _ASKED_TO_END:
+        other = getattr(signal, name, None)
+        if other is not None and signal.getsignal(other) is _end:
+            signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from packimport.errors import ContainerError
-from packimport.pack.durable import sync_folder, write_at
+from packimport.pack.durable import make_removable, remove, sync_folder, write_at
 from packimport.pack.faults import faults
 from packimport.pack.journal import (
     DRAFT,
@@ -103,8 +103,9 @@ def _put_back(root: Path, folder: Path, journal: Journal) -> None:
     for index, whole in enumerate(journal.files):
         with faults(whole.name):
             if whole.old_sha256 is None:
-                (root / whole.name).unlink(missing_ok=True)
+                remove(root / whole.name)
             elif os.path.lexists(folder / journal.old(index)):
+                make_removable(root / whole.name)
                 (folder / journal.old(index)).replace(root / whole.name)
             sync_folder((root / whole.name).parent)
     with faults(FOLDER):
@@ -244,7 +245,7 @@ def _sweep(root: Path, folder: Path) -> bool:
         for name in names:
             stray = _STRAY.fullmatch(name)
             if name == DRAFT or (stray and f"{stray[1]}.json" not in names):
-                (folder / name).unlink()
+                remove(folder / name)
                 found = True
         # Not empty: earlier patches can still be undone.
         with suppress(OSError):

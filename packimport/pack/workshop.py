@@ -10,14 +10,15 @@ the same parent folder removes it.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from packimport.pack.durable import make_removable
 from packimport.pack.lock import HELD, take
 
 PREFIX = ".packimport-"
@@ -43,7 +44,7 @@ def workshop(parent: Path) -> Iterator[Path]:
 def _create(parent: Path) -> tuple[Path, int]:
     """A new workshop and the descriptor of its lock."""
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        folder = _new_folder(parent)
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except FileNotFoundError:
@@ -55,6 +56,15 @@ def _create(parent: Path) -> tuple[Path, int]:
         if _is_owner(folder, lock):
             return folder, lock
         os.close(lock)
+
+
+def _new_folder(parent: Path) -> Path:
+    if sys.platform == "win32":
+        # There mkdtemp lets nobody else in, which the output would inherit and keep.
+        folder = parent / f"{PREFIX}{secrets.token_hex(8)}"
+        folder.mkdir()
+        return folder
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
 
 
 def _is_owner(folder: Path, lock: int) -> bool:
@@ -119,8 +129,7 @@ def _remove(folder: Path, lock: int) -> None:
 
 def _remove_tree(folder: Path) -> None:
     if sys.platform == "win32":
-        # Windows removes no read-only file, and a copy keeps that mark.
+        # A copy keeps that mark.
         for path in folder.rglob("*"):
-            with suppress(OSError):
-                path.chmod(stat.S_IWRITE)
+            make_removable(path)
     shutil.rmtree(folder, ignore_errors=True)

@@ -30,6 +30,7 @@ from packimport.pack.faults import faults
 from packimport.pack.manifest import MANIFEST, FileRecord, Manifest
 from packimport.pack.names import folded, location_refusal
 from packimport.pack.progress import OnProgress, Progress, run
+from packimport.pack.signals import ended_by_signals
 from packimport.pack.workshop import workshop
 
 # On Windows a virus scanner may have one of the new files open for a moment:
@@ -80,7 +81,7 @@ def write_container(
     refuse_extra(container, extra_files)
     refuse_out(container, target)
     _refuse_changed(container)
-    with faults(str(target)), workshop(target.parent) as pack:
+    with ended_by_signals(), faults(str(target)), workshop(target.parent) as pack:
         folders = _make_folders(pack, container, extra_files)
         progress = Progress(
             sum(kept.values())
@@ -125,23 +126,30 @@ def refuse_extra(container: Container, extra_files: Mapping[str, bytes]) -> None
 
 
 def refuse_out(container: Container, out: Path) -> None:
-    """Raise ContainerError where `out` exists, lies in the container or has no parent folder."""
+    """Raise ContainerError where `out` lies in the container, and as `refuse_taken` does."""
+    refuse_taken(out)
+    place = str(out)
+    with faults(place):
+        parent = Path(os.path.realpath(out.parent))
+    cache = container.root.parent.parent if container.format == SNAPSHOT else container.root
+    if parent.is_relative_to(cache):
+        raise ContainerError(
+            "the output lies inside the pack", place=place, fix="Write to another path."
+        )
+
+
+def refuse_taken(out: Path) -> None:
+    """Raise ContainerError where `out` exists or has no parent folder."""
     place = str(out)
     if os.path.lexists(out):
         raise ContainerError(
             "the output exists", place=place, fix="Remove it, or write to another path."
         )
     with faults(place):
-        parent = Path(os.path.realpath(out.parent))
-        if not out.name or not parent.is_dir():
+        if not out.name or not out.parent.is_dir():
             raise ContainerError(
                 "the folder for the output does not exist", place=str(out.parent), fix="Make it."
             )
-    cache = container.root.parent.parent if container.format == SNAPSHOT else container.root
-    if parent.is_relative_to(cache):
-        raise ContainerError(
-            "the output lies inside the pack", place=place, fix="Write to another path."
-        )
 
 
 def _refuse_changed(container: Container) -> None:

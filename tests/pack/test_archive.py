@@ -232,7 +232,7 @@ def test_signals_of_the_caller_stay_as_they_were(tmp_path: Path) -> None:
 
 def test_an_archive_is_no_folder_to_other_commands(tmp_path: Path) -> None:
     path = archive_of(FILES, tmp_path / "p.zip")
-    with pytest.raises(ContainerError, match="Unpack it, and pass the folder"):
+    with pytest.raises(ContainerError, match=r"packimport patch .*p\.zip -o OUT"):
         open_container(path)
 
 

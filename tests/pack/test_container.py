@@ -64,9 +64,10 @@ def test_a_config_or_a_graph_is_enough(tmp_path: Path, missing: str) -> None:
     ("name", "message", "fix"),
     [
         ("model.onnx", "a pack is a folder", "Pass the folder"),
-        ("pack.zip", "an archive that is not unpacked here", "Unpack"),
-        ("pack.tar.gz", "an archive that is not unpacked here", "Unpack"),
-        ("pack.TAR.ZST", "an archive that is not unpacked here", "Unpack"),
+        ("pack.zip", "an archive that is not unpacked here", "packimport patch"),
+        ("pack.tar.gz", "an archive that is not unpacked here", "packimport patch"),
+        ("pack.TAR.ZST", "an archive that is not unpacked here", "packimport patch"),
+        ("pack.7z", "an archive that is not unpacked here", "Unpack"),
         ("config.json", "a pack is a folder", "Pass the folder"),
     ],
 )

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from builders import plain, tiny_pack
 from little_packs import FILES, contents, make_pack, manifest_of, names_in
 
 import packimport
@@ -23,6 +24,7 @@ from packimport.pack.writer import write_container
 
 NEW = b"new bytes"
 BIG = bytes(range(256)) * (4 << 12)
+MOMENTS = ("copying", "manifest", "inspect")
 
 WRITE = f"""
 import os, signal, sys, threading, time
@@ -68,10 +70,19 @@ write_container(container, out, edits, {"extra.json": b"{}"}, make_manifest)
 UNTIL_INTERRUPTED = (
     WRITE
     + """
+from packimport.errors import ContainerError
+moment = sys.argv[3]
+def reached(now):
+    if now == moment:
+        print("ready", flush=True)
+        time.sleep(60)
 def make_manifest(files):
-    print("ready", flush=True)
-    time.sleep(60)
-write_container(container, out, edits, {"extra.json": b"{}"}, make_manifest)
+    reached("manifest")
+    return manifest_of(files)
+write_container(
+    container, out, edits, {"extra.json": b"{}"}, make_manifest,
+    on_progress=lambda *_: reached("copying"), inspect=lambda _: reached("inspect"),
+)
 """
 )
 
@@ -161,13 +172,54 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     check_next_run(tmp_path)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
-def test_an_interrupt_cleans_up(tmp_path: Path) -> None:
+ENDS = [
+    *((number, moment) for number in ("SIGINT", "SIGTERM") for moment in MOMENTS),
+    *(("SIGHUP", moment) for moment in MOMENTS),
+    ("SIGTERM SIGHUP SIGTERM", "copying"),
+]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize(("numbers", "moment"), ENDS)
+def test_being_asked_to_end_cleans_up(tmp_path: Path, numbers: str, moment: str) -> None:
     root = make_pack(tmp_path / "p")
-    with start(UNTIL_INTERRUPTED, root, tmp_path / "out") as child:
+    with start(UNTIL_INTERRUPTED, root, tmp_path / "out", moment) as child:
         assert child.stdout is not None
         assert child.stdout.readline().strip() == b"ready"
         assert len(names_in(tmp_path)) == 2
-        child.send_signal(signal.SIGINT)
-        assert child.wait(30) != 0
+        first, *more = numbers.split()
+        child.send_signal(getattr(signal, first))
+        for name in more:
+            child.send_signal(getattr(signal, name))
+        code = child.wait(30)
+        if first != "SIGINT":
+            # A shell's code for the signal; where two came at once, either.
+            assert code in {128 + getattr(signal, name) for name in numbers.split()}
+        assert code != 0
     assert names_in(tmp_path) == ["p"]
+    assert contents(root) == FILES
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_the_command_asked_to_end_at_random_moments(tmp_path: Path) -> None:
+    pack = tiny_pack(tmp_path / "p", rows=4096, config={}, tables=plain(4096, 8, 500.0))
+    before = contents(pack)
+    command = [sys.executable, "-m", "packimport", "patch", str(pack), "-o", str(tmp_path / "out")]
+    begin = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    seconds = time.perf_counter() - begin
+    whole = contents(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    chance = random.Random(0)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT) * 3:
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as child:
+            time.sleep(chance.uniform(0.4, 1) * seconds)
+            child.send_signal(number)
+        assert contents(pack) == before
+        # A signal that comes between the rename and the end finds a whole output.
+        if child.returncode == 0 or (tmp_path / "out").exists():
+            assert contents(tmp_path / "out") == whole
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        assert names_in(tmp_path) == ["p"]
