@@ -4,19 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import ml_dtypes
+import numpy as np
+
 from packimport.audit.checks import Finding, finding
 from packimport.audit.judge import JudgedSite, spans, where
-from packimport.graph.site import ByLength, GraphFacts
+from packimport.graph.encodings import decode
+from packimport.graph.site import ByLength, GraphFacts, Site
+from packimport.pack.container import Container
+from packimport.rope.identify import UNKNOWN
 from packimport.semantics.model import Semantics
 
 # What tells whether two sites rotate alike: the label, and whether entries are wrong.
 _Baked = tuple[str, bool | None, int]
 
 
-def across_sites(sites: Sequence[JudgedSite]) -> Iterator[Finding]:
+def across_sites(container: Container, sites: Sequence[JudgedSite]) -> Iterator[Finding]:
     """Every check that compares the sites of one layer."""
-    yield from _query_and_key(sites)
-    yield from _graphs(sites)
+    yield from _query_and_key(container, sites)
+    yield from _graphs(container, sites)
+
+
+def _alike(container: Container, one: JudgedSite, other: JudgedSite) -> bool:
+    """Whether two sites rotate alike, as far as their dtypes tell."""
+    if _baked(one) != _baked(other):
+        return False
+    is_told = not one.measurement.baked_as.startswith(UNKNOWN)
+    return (
+        is_told
+        or one.site.table is None
+        or other.site.table is None
+        or (one.site.tensors == other.site.tensors or _same_values(container, one.site, other.site))
+    )
+
+
+def _same_values(container: Container, one: Site, other: Site) -> bool:
+    """Whether two tables hold the same values in the rows that both have."""
+    rows = min(one.rows, other.rows)
+    for first, second in zip(decode(one, container), decode(other, container), strict=True):
+        step = sum(float(ml_dtypes.finfo(values.dtype).eps) for values in (first, second))
+        wide = [values[:rows].astype(np.float32) for values in (first, second)]
+        # Not `gap > step`: NaN must count.
+        if not bool((np.abs(wide[0] - wide[1]) <= step * np.maximum(1, np.abs(wide[0]))).all()):
+            return False
+    return True
 
 
 def _baked(judged: JudgedSite) -> _Baked:
@@ -24,14 +55,14 @@ def _baked(judged: JudgedSite) -> _Baked:
     return m.baked_as, None if m.wrong_pairs is None else bool(m.wrong_pairs), judged.site.pairs
 
 
-def _query_and_key(sites: Sequence[JudgedSite]) -> Iterator[Finding]:
+def _query_and_key(container: Container, sites: Sequence[JudgedSite]) -> Iterator[Finding]:
     """Query and key of a layer, rotated by tables that differ: one finding per two sites."""
     seen: set[tuple[int, int]] = set()
     for at, one in enumerate(sites):
         for after, other in enumerate(sites[at + 1 :], at + 1):
             same = _same_graph(one, other) and one.site.length == other.site.length
             layers = sorted({*one.site.layers} & {*other.site.layers})
-            if not same or not layers or (at, after) in seen or _baked(one) == _baked(other):
+            if not same or not layers or (at, after) in seen or _alike(container, one, other):
                 continue
             seen.add((at, after))
             yield finding(
@@ -49,7 +80,7 @@ def _same_graph(one: JudgedSite, other: JudgedSite) -> bool:
     return (one.site.graph, one.site.branch) == (other.site.graph, other.site.branch)
 
 
-def _graphs(sites: Sequence[JudgedSite]) -> Iterator[Finding]:
+def _graphs(container: Container, sites: Sequence[JudgedSite]) -> Iterator[Finding]:
     """A layer whose graphs, or branches, rotate it by tables that differ."""
     first: dict[tuple[int, ByLength | None], JudgedSite] = {}
     told: set[tuple[str, str]] = set()
@@ -57,7 +88,7 @@ def _graphs(sites: Sequence[JudgedSite]) -> Iterator[Finding]:
         for layer in judged.site.layers:
             one = first.setdefault((layer, judged.site.length), judged)
             place = (judged.site.graph, judged.site.branch)
-            if _same_graph(one, judged) or _baked(one) == _baked(judged) or place in told:
+            if place in told or _same_graph(one, judged) or _alike(container, one, judged):
                 continue
             told.add(place)
             yield finding(

@@ -12,12 +12,16 @@ from packimport.audit.judge import (
     JudgedSite,
     declared_ropes,
     graph_findings,
+    rows_in_use,
     seq_len_of,
 )
+from packimport.audit.layout import layout_of
 from packimport.audit.measure import Measurement, measure, measure_waves
+from packimport.audit.named_files import refuse_missing, refuse_missing_weights
 from packimport.audit.native_code import native_code
 from packimport.audit.options import long_rows
 from packimport.audit.report import Report
+from packimport.audit.ryzen_ai_checks import ryzen_ai_findings
 from packimport.audit.site_checks import site_findings
 from packimport.graph.encodings import decode
 from packimport.graph.find import find_sites
@@ -59,6 +63,7 @@ def check(
 def judge(container: Container, semantics: Semantics) -> Report:
     """The Report of an opened container under given semantics."""
     facts = list(find(container, semantics))
+    refuse_missing_weights(container, facts)
     sites = tuple(
         JudgedSite(
             site=site,
@@ -72,6 +77,7 @@ def judge(container: Container, semantics: Semantics) -> Report:
     return Report(
         path=str(container.path),
         format=container.format,
+        layout=layout_of(container, facts),
         graphs=onnx_files(container),
         verdict=verdict(findings),
         semantics=semantics,
@@ -81,7 +87,11 @@ def judge(container: Container, semantics: Semantics) -> Report:
 
 
 def find(container: Container, semantics: Semantics) -> Iterator[GraphFacts]:
-    """The facts of every decoder graph."""
+    """The facts of every decoder graph.
+
+    Raises ContainerError where a file is missing that the pack can't run without.
+    """
+    refuse_missing(container)
     hints = replace(hints_of(semantics), long_rows=long_rows(container))
     for graph in decoder_graphs(container, semantics):
         yield find_sites(container, graph, hints)
@@ -114,7 +124,9 @@ def _measure(container: Container, site: Site, semantics: Semantics) -> Measurem
     def against(rope: Rope | None) -> Measurement:
         seq_len = None if rope is None else seq_len_of(site, rope)
         if tables is not None:
-            return measure(*tables, rope, others=others, seq_len=seq_len)
+            rows = rows_in_use(site, rope, semantics)
+            cos, sin = (part[:rows] for part in tables)
+            return measure(cos, sin, rope, others=others, seq_len=seq_len)
         assert site.waves is not None
         rows = min(max(semantics.usable_length or _POSITIONS, _LEAST), _POSITIONS)
         return measure_waves(site.waves, rope, rows=rows, others=others, seq_len=seq_len)
@@ -140,7 +152,8 @@ def _findings(
         yield finding("RPE015", "the container holds no ONNX file", fix="pass the pack's folder")
     for judged in sites:
         yield from site_findings(judged, semantics)
-    yield from across_sites(sites)
+    yield from across_sites(container, sites)
+    yield from ryzen_ai_findings(container, sites, semantics)
     for graph in facts:
         yield from graph_findings(graph, semantics)
     yield from layer_findings(facts, semantics)

@@ -127,6 +127,10 @@ CHECKS = _table(
     Check("RPE025", "error", "mismatch", "the graph computes other frequencies than declared"),
     Check("RPE026", "error", "mismatch", "M-RoPE sections are not the declared ones"),
     Check("RPE027", "error", "unsupported", "the model's family is not known"),
+    Check("RPE028", "error", "mismatch", "the device uses the first of several tables"),
+    Check("RPE029", "error", "mismatch", "the long table follows the short one, out of reach"),
+    Check("RPE030", "error", "unsupported", "the values of a table were moved out of the graph"),
+    Check("RPE031", "note", "ok", "that the device takes its table from the file is inferred"),
 )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from packimport.audit.checks import Finding, finding
 from packimport.audit.judge import JudgedSite, cure_of, fixed_length, place_of, used_length
+from packimport.graph.changes.uses import is_changeable
 from packimport.semantics.model import Semantics
 
 
@@ -72,7 +73,9 @@ def by_length(judged: JudgedSite, semantics: Semantics) -> Iterator[Finding]:
         yield from _switch(judged, semantics)
         return
     for rope in judged.ropes:
-        if rope is None or judged.measurement.wrong_pairs != 0:
+        # Where the graph can't be changed, right values would not be enough.
+        is_last_word = judged.site.table is not None and not is_changeable(judged.site)
+        if rope is None or (judged.measurement.wrong_pairs != 0 and not is_last_word):
             continue
         limit = fixed_length(rope)
         length = used_length(judged.site, rope, semantics)

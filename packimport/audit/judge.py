@@ -92,12 +92,27 @@ def fixed_length(rope: Rope) -> int | None:
     return None
 
 
+def rows_in_use(site: Site, rope: Rope | None, semantics: Semantics) -> int:
+    """How many rows of a site's table count.
+
+    All, but for LongRoPE within its original length: the rows beyond may well be the long
+    table's, which nothing reads.
+    """
+    limit = None if rope is None or rope.type != "longrope" else fixed_length(rope)
+    usable = semantics.usable_length
+    is_within = limit is not None and usable is not None and usable <= limit
+    if limit is None or site.length is not None or not is_within:
+        return site.rows
+    return min(limit, site.rows)
+
+
 def _unread(facts: GraphFacts) -> Iterator[Finding]:
     # A pack has a layer's fault in every layer: one finding says it for all.
-    alike: dict[tuple[str, str, bool], list[Unread]] = {}
+    alike: dict[tuple[str, str, bool, bool], list[Unread]] = {}
     for item in facts.unread:
-        alike.setdefault((item.op, item.reason, item.own_table), []).append(item)
-    for (op, reason, own_table), items in alike.items():
+        key = (item.op, item.reason, item.own_table, item.offloaded)
+        alike.setdefault(key, []).append(item)
+    for (op, reason, own_table, offloaded), items in alike.items():
         more = f" and {len(items) - 1} more" if len(items) > 1 else ""
         if own_table:
             yield finding(
@@ -108,6 +123,17 @@ def _unread(facts: GraphFacts) -> Iterator[Finding]:
                 expected="an op that takes its table as an input",
                 found=op,
                 fix="export the model again, with attention ops that take cos and sin",
+            )
+            continue
+        if offloaded:
+            yield finding(
+                "RPE030",
+                f"{op}: {reason}",
+                graph=facts.graph,
+                where=items[0].node + more,
+                expected="a table [rows, pairs] in the graph, or in its data file",
+                found="a tensor with the shape [0]",
+                fix="no header of offloaded weights is read: export again, with its table kept",
             )
             continue
         yield finding(

@@ -1,4 +1,4 @@
-"""Options: what genai_config says about how an execution provider reads tables."""
+"""Options: what genai_config tells a session, or a provider of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from packimport.semantics.genai import FILE
 # A genai_config.json is a few kilobytes.
 _LIMIT = 16 * 2**20
 # WebGPU and TensorRT RTX: the row where the table for long calls starts.
-_OPTIONS = frozenset({"multiRotaryCacheConcatOffset", "multi_rotary_cache_concat_offset"})
+_LONG_ROWS = ("multiRotaryCacheConcatOffset", "multi_rotary_cache_concat_offset")
+_DEVICE_ROPE = "hybrid_dbg_use_aie_rope"
+
+
+def options(container: Container, *names: str) -> Iterator[Document]:
+    """Every option of these names, wherever it stands; null as well.
+
+    A session has options, each provider of it as well, and a pipeline has a session
+    per stage. Raises DocumentError where genai_config.json is malformed.
+    """
+    if container.has(FILE):
+        whole = Document(FILE, read_json(container.read_bytes(FILE, _LIMIT), FILE))
+        yield from _named(whole, frozenset(names))
 
 
 def long_rows(container: Container) -> int | None:
@@ -19,16 +31,23 @@ def long_rows(container: Container) -> int | None:
 
     Raises DocumentError where it is no count of rows, or several options differ.
     """
-    if not container.has(FILE):
-        return None
     found: Document | None = None
-    for option in _named(Document(FILE, read_json(container.read_bytes(FILE, _LIMIT), FILE))):
+    for option in options(container, *_LONG_ROWS):
         rows = _count(option)
         if found is not None and rows != _count(found):
             raise option.error(f"differs from {found.place}", allowed=str(_count(found)))
         found = option
     # 0 is the provider's own word for a table of one length.
     return None if found is None else _count(found) or None
+
+
+def rotates_by_node(container: Container) -> bool:
+    """Whether the pack tells Ryzen AI's runtime not to rotate on the device, in any session.
+
+    Then each node uses its own table.
+    """
+    said = [option.value for option in options(container, _DEVICE_ROPE)]
+    return bool(said) and all(str(value) == "0" for value in said)
 
 
 def _count(option: Document) -> int:
@@ -39,13 +58,13 @@ def _count(option: Document) -> int:
     raise option.error("no count of rows", allowed='a number as text, such as "4096"')
 
 
-def _named(node: Document) -> Iterator[Document]:
+def _named(node: Document, names: frozenset[str]) -> Iterator[Document]:
     if node.is_object:
         for key, item in node.fields().items():
-            if key in _OPTIONS:
+            if key in names:
                 yield item
             else:
-                yield from _named(item)
+                yield from _named(item, names)
     elif node.is_list:
         for item in node.items():
-            yield from _named(item)
+            yield from _named(item, names)

@@ -23,12 +23,14 @@ class Report:
 
     path:    the container as the user named it.
     format:  how it lies on disk, e.g. "folder".
+    layout:  whose files it has: one of `layout.LAYOUTS`.
     graphs:  every ONNX file of the container; only the decoder's are judged.
     verdict: "ok", "mismatch", "undeclared" or "unsupported".
     """
 
     path: str
     format: str
+    layout: str
     graphs: tuple[str, ...]
     verdict: str
     semantics: Semantics
@@ -49,6 +51,7 @@ class Report:
             "container": {
                 "path": self.path,
                 "format": self.format,
+                "layout": self.layout,
                 "graphs": list(self.graphs),
                 "config": declaration.file if declaration else None,
             },
@@ -106,6 +109,7 @@ def _site(judged: JudgedSite) -> dict[str, object]:
 
 def _lines(report: Report) -> Iterator[str]:
     yield f"{printable(report.path)}: {report.verdict}"
+    yield f"  layout: {report.layout}"
     declaration = report.semantics.declaration
     if declaration is not None:
         yield f"  declared by {printable(declaration.file)}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packimport.audit.audit import find
 from packimport.audit.judge import spans
+from packimport.audit.layout import layout_of
 from packimport.errors import printable
 from packimport.graph.site import GraphFacts
 from packimport.pack.archive import opened
@@ -19,9 +20,10 @@ from packimport.semantics.reader import bare_config, read_semantics
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
-    """Semantics, and the facts of each decoder graph; no graphs for a bare config."""
+    """Semantics, and the facts of each decoder graph; for a bare config no graphs and no layout."""
 
     path: str
+    layout: str | None
     semantics: Semantics
     graphs: tuple[GraphFacts, ...]
 
@@ -29,6 +31,7 @@ class Shown:
         """JSON-ready: the semantics as in the report, and the sites of each graph."""
         return {
             "path": self.path,
+            "layout": self.layout,
             "semantics": self.semantics.to_dict(),
             "graphs": [_graph(facts) for facts in self.graphs],
         }
@@ -43,10 +46,12 @@ def show(path: str | Path, config: str | Path | None = None, model: str | None =
     path = Path(path)
     if bare_config(path) is not None:
         semantics = read_semantics(path, config, model)
-        return Shown(path=str(path), semantics=semantics, graphs=())
+        return Shown(path=str(path), layout=None, semantics=semantics, graphs=())
     with opened(path) as container:
         semantics = read_semantics(container, config, model)
-        return Shown(path=str(path), semantics=semantics, graphs=tuple(find(container, semantics)))
+        facts = tuple(find(container, semantics))
+        layout = layout_of(container, facts)
+        return Shown(path=str(path), layout=layout, semantics=semantics, graphs=facts)
 
 
 def _graph(facts: GraphFacts) -> dict[str, object]:
@@ -86,6 +91,8 @@ def _graph(facts: GraphFacts) -> dict[str, object]:
 def _lines(shown: Shown) -> Iterator[str]:
     semantics = shown.semantics
     yield printable(shown.path)
+    if shown.layout is not None:
+        yield f"  layout {shown.layout}"
     if semantics.model_type is not None:
         pairs = "" if semantics.pair_layout is None else f", pairs {semantics.pair_layout}"
         yield printable(f"  family {semantics.model_type}{pairs}")

@@ -83,6 +83,7 @@ def _found(container: Container, graph: str, hints: Hints | None) -> GraphFacts:
         sites=tuple(_sites(graph, rotations)),
         unread=tuple(dict.fromkeys(unread)),
         unrotated=tuple(sorted({layer for track in scene.tracks for layer in unrotated(track)})),
+        offloaded=any(t.shape == (0,) for body in scene.file.bodies() for t in body.tensors()),
         dangling=lost,
     )
 

@@ -255,6 +255,7 @@ class GraphFacts:
     layers:    how many attention layers were counted in the graph, or stand in a compiled
                node of it (0: none seen).
     unrotated: layers whose attention is understood and which nothing rotates, ascending.
+    offloaded: whether tensors of it have the shape [0]: their values lie elsewhere.
     dangling:  nodes of the layers whose rotations can't run: see module `dangling`.
     """
 
@@ -264,4 +265,5 @@ class GraphFacts:
     sites: tuple[Site, ...]
     unread: tuple[Unread, ...]
     unrotated: tuple[int, ...] = ()
+    offloaded: bool = False
     dangling: tuple[Unread, ...] = ()

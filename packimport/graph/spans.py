@@ -59,7 +59,7 @@ class Spans:
         GraphError where its span contradicts its dims or its file.
         """
         if tensor.shape == (0,):
-            raise Offloaded("has the shape [0]: its values were moved out of the graph")
+            raise Offloaded(f"has the shape [0]: the values of {tensor.name} were moved elsewhere")
         if (flat and len(tensor.shape) != 2) or len(tensor.shape) < 2 or 0 in tensor.shape:
             raise Unfollowed(f"has shape {list(tensor.shape)}; a table has [rows, pairs]")
         return self._known(tensor)

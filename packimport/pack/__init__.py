@@ -7,4 +7,5 @@ manifest, verification, digests     what was written, and whether it still is so
 edits, additions                    spans replaced, spans added, files made anew
 writer, workshop, copying           a new container, whole or absent
 in_place, journal, lock, undo       the pack's own files, and the way back
+pointers                            what Git leaves in place of files that it did not fetch
 """

@@ -35,8 +35,8 @@ READ_FLAGS = (
 )
 # Linux reads no more than 2 GiB at once.
 _READ_CHUNK = 1 << 30
-_LFS_POINTER = b"version https://git-lfs"
-_LFS_POINTER_SIZE = 1024
+LFS_POINTER = b"version https://git-lfs"
+LFS_POINTER_SIZE = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -83,8 +83,8 @@ class Container:
         Raises ContainerError where it is missing or a pointer of Git LFS.
         """
         entry = self._entry(name)
-        if entry.stamp.size <= _LFS_POINTER_SIZE:
-            self.read_bytes(name, _LFS_POINTER_SIZE)
+        if entry.stamp.size <= LFS_POINTER_SIZE:
+            self.read_bytes(name, LFS_POINTER_SIZE)
         return entry.path
 
     @contextmanager
@@ -117,7 +117,7 @@ class Container:
                 "the file is too large", place=name, found=f"{size} bytes", allowed=f"{limit} bytes"
             )
         data = bytes(self._read(name, 0, size))
-        if size <= _LFS_POINTER_SIZE and data.startswith(_LFS_POINTER):
+        if size <= LFS_POINTER_SIZE and data.startswith(LFS_POINTER):
             raise ContainerError(
                 "a pointer of Git LFS stands in place of the file",
                 place=name,

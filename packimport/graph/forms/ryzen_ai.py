@@ -21,6 +21,16 @@ from packimport.graph.trace import Unfollowed
 FORM = "GQO"
 
 
+def _form(kind: tuple[str, str]) -> str:
+    domain, op = kind
+    # Only the op of com.microsoft is called by its bare name.
+    return f"{op} of {domain}" if op == GROUP_QUERY_ATTENTION[1] else op
+
+
+# What the sites of these nodes are called.
+FORMS = frozenset(map(_form, ryzen_ai.GROUP_QUERY))
+
+
 def find(scene: Scene) -> Iterator[Rotation | Unread]:
     """A Rotation or an Unread for each node that rotates; nothing for those that don't."""
     for attention in scene.attentions:
@@ -42,10 +52,8 @@ def _read(scene: Scene, attention: Attention) -> Rotation:
     stated = attention.node.integer("rotary_embedding_dim", 0)
     if stated < 0 or stated % 2:
         raise Unfollowed(f"has rotary_embedding_dim = {stated}; an even number is allowed")
-    op, domain = attention.node.op, attention.node.domain
     return replace(
         rotation,
-        # Only the op of com.microsoft is called by its bare name.
-        form=f"{op} of {domain}" if op == GROUP_QUERY_ATTENTION[1] else op,
+        form=_form((attention.node.domain, attention.node.op)),
         rotary_dim=stated or rotation.rotary_dim,
     )
