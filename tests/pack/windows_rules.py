@@ -1,5 +1,3 @@
-# The rules stand under pathlib, and call what it calls.
-# ruff: noqa: PTH
 """A disk by the rules of Windows, for a process that runs on Linux.
 
 There, what is open is not renamed, replaced or removed, nor a folder that holds it; what is
@@ -15,6 +13,7 @@ import stat
 import sys
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,17 @@ class Refused(PermissionError):
 def opened() -> list[str]:
     """The files that this process has open; folders are open in no such way on Windows."""
     found = []
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            path = os.readlink(f"/proc/self/fd/{number}")
-            if path.startswith("/") and stat.S_ISREG(os.fstat(int(number)).st_mode):
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            path = str(link.readlink())
+            if path.startswith("/") and stat.S_ISREG(link.stat().st_mode):
                 found.append(path)
-        except OSError:
-            continue
     return found
 
 
 def whole(path: Any, dir_fd: int | None) -> str:
-    at = os.getcwd() if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}")
-    return os.path.normpath(os.path.join(at, os.fspath(path)))
+    at = Path.cwd() if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}").readlink()
+    return os.path.normpath(at / path)
 
 
 def refuse_open(path: str) -> None:
@@ -53,7 +50,7 @@ def refuse_open(path: str) -> None:
 
 
 def refuse_read_only(path: str) -> None:
-    if os.path.isfile(path) and not os.lstat(path).st_mode & stat.S_IWUSR:
+    if Path(path).is_file() and not Path(path).lstat().st_mode & stat.S_IWUSR:
         raise Refused(5, path)
 
 
