@@ -15,7 +15,7 @@ from packimport.errors import PackimportError, UsageError
 
 if TYPE_CHECKING:
     from forward.comparison import Comparison
-    from forward.dump import Dump
+    from forward.data_set import DataSet
     from forward.form import Form
 
 FOLDER = click.Path(path_type=Path)
@@ -123,7 +123,10 @@ def compare_command(
     tokenizer: Path | None,
     form: str,
 ) -> int:
-    """Compare the logits of dumps of the same tokens: KL(REFERENCE || RUN) and more."""
+    """Compare the logits of dumps of the same tokens: KL(REFERENCE || RUN) and more.
+
+    A folder of dumps, as --prompts or import makes, is compared with another as one.
+    """
     limits = {"--max-kl": max_kl, "--max-kl-p999": max_kl_p999, "--max-floor": max_floor}
     for name, limit in limits.items():
         if limit is not None and not math.isfinite(limit):
@@ -153,22 +156,22 @@ def compare_command(
         )
 
     def result() -> _Result:
-        from forward.dump import read_dump
+        from forward.data_set import read_data_set
 
-        opened = [read_dump(folder) for folder in dumps]
+        opened = [read_data_set(folder) for folder in dumps]
         if nll:
             from forward.likelihood import likelihood
 
             return likelihood(*opened)
-        noise = None if floor is None else read_dump(floor)
+        noise = None if floor is None else read_data_set(floor)
         return _compared(opened, noise, held, edges=edges, worst=worst, tokenizer=tokenizer)
 
     return _print(result, form)
 
 
 def _compared(
-    dumps: list[Dump],
-    floor: Dump | None,
+    dumps: list[DataSet],
+    floor: DataSet | None,
     held: Callable[[Comparison, Comparison | None], Comparison],
     *,
     edges: tuple[int, ...],
@@ -181,7 +184,7 @@ def _compared(
 
     reader = None if tokenizer is None else Tokenizer(tokenizer)
     reference, *runs = dumps
-    edges = tuple(sorted({*edges, *(edge for run in runs for edge in run.edges)}))
+    edges = tuple(sorted({*edges, *(e for run in runs for dump in run.dumps for e in dump.edges)}))
     noise = None if floor is None else compare(reference, floor)
     done = [compare(reference, run, edges, worst) for run in runs]
     if reader is not None:

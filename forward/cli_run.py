@@ -42,6 +42,16 @@ def tokens_options(function: _Function) -> _Function:
     return function
 
 
+def prompts_option(function: _Function) -> _Function:
+    """The option for many texts; the command says what belongs to it."""
+    return click.option(
+        "--prompts",
+        type=click.Path(path_type=Path),
+        help="Dump each line of a JSONL file, with prompt, tokens or messages, as DIR/00000 and"
+        " so on; or the tokens of each dump in a folder.",
+    )(function)
+
+
 @click.command(name="run", hidden=True)
 @click.argument("container", type=FOLDER)
 @click.option("--dump-logits", type=FOLDER, metavar="DIR", help="Write the logits to a new folder.")
@@ -67,11 +77,7 @@ def tokens_options(function: _Function) -> _Function:
     help="Of --probe.",
 )
 @tokens_options
-@click.option(
-    "--prompts",
-    type=FILE,
-    help="Dump each line of a JSONL file, with prompt, tokens or messages, as DIR/00000 and so on.",
-)
+@prompts_option
 @click.option("--batch", type=COUNT, metavar="N", help="Run N of --prompts at once.")
 @click.option("--beside", type=FOLDER, metavar="OTHER", help="Generate with another pack, too.")
 @click.option(
@@ -215,6 +221,7 @@ def _probe(container: Path, config: Path | None, model: str | None, output: str)
     help="Write the logits to a new folder.",
 )
 @tokens_options
+@prompts_option
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -240,6 +247,7 @@ def reference_command(
     prompt: str | None,
     prompt_file: Path | None,
     messages: Path | None,
+    prompts: Path | None,
     config: Path | None,
     precision: str,
     device: str,
@@ -248,18 +256,37 @@ def reference_command(
     form: Form,
 ) -> int:
     """Dump the logits of a transformers model, offline; no code of the model is run."""
-    from forward.prompt import Given
-    from forward.reference import Torch, dump_reference
+    from forward.prompt import Given, read_prompts
+    from forward.reference import Torch, dump_reference, dump_references
+    from forward.terminal import dumps_line
     from forward.tokenizer import TOKENIZER, Tokenizer
 
-    given = Given(tokens, prompt, prompt_file, messages)
+    named = (tokens, prompt, prompt_file, messages)
+    if prompts is not None and any(value is not None for value in named):
+        raise UsageError("--prompts names all that is run")
+    declared = config / "config.json" if config is not None and config.is_dir() else config
+    settings = Torch(threads=threads, precision=precision, device=device)
+    tokenizer = Tokenizer(model_dir / TOKENIZER)
+    if prompts is not None:
+        texts = read_prompts(prompts, tokenizer)
+        dump_references(
+            model_dir,
+            dump_logits,
+            texts,
+            config=declared,
+            chunk=chunk,
+            torch_settings=settings,
+            form=form,
+        )
+        click.echo(dumps_line(dump_logits, texts, form))
+        return 0
     shape = dump_reference(
         model_dir,
         dump_logits,
-        given.read(Tokenizer(model_dir / TOKENIZER)),
-        config=config / "config.json" if config is not None and config.is_dir() else config,
+        Given(*named).read(tokenizer),
+        config=declared,
         chunk=chunk,
-        torch_settings=Torch(threads=threads, precision=precision, device=device),
+        torch_settings=settings,
         form=form,
     )
     click.echo(f"{dump_logits}: logits of {shape[0]} positions x {shape[1]}, {form.dtype}")

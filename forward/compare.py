@@ -1,4 +1,4 @@
-"""Compare: two dumps of the same tokens ─▶ Comparison, block by block."""
+"""Compare: two dumps of the same tokens, or two sets of them ─▶ Comparison, block by block."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 
 from forward.comparison import Comparison
+from forward.data_set import DataSet, data_set, pairs
 from forward.dump import Dump, Tokens, rows_at
 from forward.figures import Figures, figures
 from forward.prompt import check_tokens
@@ -23,20 +25,54 @@ _NEAR = 16
 
 
 def compare(
-    reference: Dump, run: Dump, edges: Sequence[int] = (), worst_count: int = 0
+    reference: Dump | DataSet,
+    run: Dump | DataSet,
+    edges: Sequence[int] = (),
+    worst_count: int = 0,
 ) -> Comparison:
     """The figures of `run` against `reference`, at the positions that both have.
 
-    edges: positions around which the figures are given; those of the run's dump count, too.
+    The dumps of a data set are taken together: a position is that in its own prompt.
+    edges: positions around which the figures are given; those of the run's dumps count, too.
     worst_count: how many of the worst positions are listed.
 
     Memory is a few blocks, whatever the size of the dumps.
     Raises DumpError where tokens or vocabularies differ, or logits have no softmax.
     """
-    check_same(reference, run)
+    one, other = data_set(reference), data_set(run)
+    both = tuple(pairs(one, other))
+    for pair in both:
+        check_same(*pair)
+    places = [shared_positions(*pair) for pair in both]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        rows = joined(
+            [row for pair, at in zip(both, places, strict=True) for row in _rows(*pair, at, pool)]
+        )
+    at = np.concatenate(places)
+    stop = int(at.max()) + 1
+    exact = all(dump.tops is None for pair in both for dump in pair)
+    decode = np.concatenate([p >= mine.prefill for (_, mine), p in zip(both, places, strict=True)])
+    return Comparison(
+        reference=one.name,
+        run=other.name,
+        dumps=len(both),
+        vocab=both[0][1].vocab,
+        exact=exact,
+        overall=figures("all", rows, at, 0, stop),
+        buckets=tuple(
+            figures(f"{low}-{high - 1}", rows, at, low, min(high, stop))
+            for low, high in buckets(at)
+        ),
+        phases=_phases(rows, at, decode),
+        edges=_around(rows, at, sorted({*edges, *(e for _, mine in both for e in mine.edges)})),
+        correlation=rows.moments.correlation if exact else None,
+        worst=worst(rows, places, other.dumps, worst_count),
+    )
+
+
+def _rows(reference: Dump, run: Dump, at: Tokens, pool: ThreadPoolExecutor) -> Iterator[RowFigures]:
+    """The figures of the positions of one pair, block by block."""
     exact = reference.tops is None and run.tops is None
-    at = shared_positions(reference, run)
-    height = max(1, BLOCK // run.vocab)
 
     def block(positions: Tokens) -> RowFigures:
         first, following = int(positions[0]), run.following(positions)
@@ -45,24 +81,7 @@ def compare(
             return row_figures(x, y, first, following)
         return truncated_figures(reference, run, positions, following)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        rows = joined(list(pool.map(block, blocks(at, height))))
-    stop = int(at[-1]) + 1
-    return Comparison(
-        reference=reference.name,
-        run=run.name,
-        vocab=run.vocab,
-        exact=exact,
-        overall=figures("all", rows, at, 0, stop),
-        buckets=tuple(
-            figures(f"{low}-{high - 1}", rows, at, low, min(high, stop))
-            for low, high in buckets(at)
-        ),
-        phases=_phases(rows, at, run),
-        edges=_around(rows, at, sorted({*run.edges, *edges})),
-        correlation=rows.moments.correlation if exact else None,
-        worst=worst(rows, at, run, worst_count),
-    )
+    return pool.map(block, blocks(at, max(1, BLOCK // run.vocab)))
 
 
 def check_same(reference: Dump, run: Dump) -> None:
@@ -112,19 +131,18 @@ def shared_positions(reference: Dump, run: Dump) -> Tokens:
 def buckets(at: Tokens) -> Iterator[tuple[int, int]]:
     """0-127, 128-511, 512-1023, then doubling, where `at` has any: RoPE faults grow so."""
     start, stop = 0, 128
-    while start <= at[-1]:
+    while start <= at.max():
         if ((at >= start) & (at < stop)).any():
             yield start, stop
         start, stop = stop, 512 if stop == 128 else 2 * stop
 
 
-def _phases(rows: RowFigures, at: Tokens, run: Dump) -> tuple[Figures, ...]:
-    stop = int(at[-1]) + 1
-    if not at[0] < run.prefill < stop:
+def _phases(rows: RowFigures, at: Tokens, decode: npt.NDArray[np.bool_]) -> tuple[Figures, ...]:
+    if decode.all() or not decode.any():
         return ()
-    return (
-        figures("prefill", rows, at, 0, run.prefill),
-        figures("decode", rows, at, run.prefill, stop),
+    return tuple(
+        figures(name, rows.where(mask), at[mask], int(at[mask].min()), int(at[mask].max()) + 1)
+        for name, mask in (("prefill", ~decode), ("decode", decode))
     )
 
 

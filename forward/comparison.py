@@ -19,6 +19,7 @@ TOOL = {"name": "forward-serve", "version": __version__}
 class Comparison:
     """A whole comparison. `to_dict()` obeys schemas/comparison.schema.json.
 
+    dumps:       how many of each side are taken together.
     exact:       False where a dump keeps the largest logits alone: every KL is then the
                  least that it can be.
     overall:     every position that both dumps have.
@@ -34,6 +35,7 @@ class Comparison:
 
     reference: str
     run: str
+    dumps: int
     vocab: int
     exact: bool
     overall: Figures
@@ -124,6 +126,7 @@ class Comparison:
         return {
             "reference": self.reference,
             "run": self.run,
+            "dumps": self.dumps,
             "positions": self.overall.count,
             "vocab": self.vocab,
             "kl": "exact" if self.exact else "lower bound",

@@ -28,7 +28,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     whole = comparison.overall
     yield f"reference    {printable(comparison.reference)}"
     yield f"run          {printable(comparison.run)}"
-    yield f"logits       {whole.count} positions x {comparison.vocab}"
+    yield f"logits       {extent(comparison)}"
     if not comparison.exact:
         yield TOP_K
     yield from _singles(comparison)
@@ -46,6 +46,12 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     if comparison.gates:
         yield ""
         yield from (gate.text() for gate in comparison.gates)
+
+
+def extent(comparison: Comparison) -> str:
+    """How much was compared."""
+    of = "" if comparison.dumps == 1 else f", of {comparison.dumps} dumps"
+    return f"{comparison.overall.count} positions x {comparison.vocab}{of}"
 
 
 def _singles(comparison: Comparison) -> Iterator[str]:

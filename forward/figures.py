@@ -85,10 +85,10 @@ def figures(
 ) -> Figures:
     """The figures of the rows at positions start … stop − 1, of which there is at least one.
 
-    at: int64 [rows], the position of each row, ascending.
+    at: int64 [rows], the position of each row.
     """
-    low, high = (int(place) for place in np.searchsorted(at, (start, stop)))
-    part, at = rows.between(low, high), at[low:high]
+    chosen = (at >= start) & (at < stop)
+    part, at = rows.where(chosen), at[chosen]
     ordered = np.sort(part.kl)
     worst, farthest = int(part.kl.argmax()), int(part.difference.argmax())
     clear = part.margin >= CLEAR
@@ -100,7 +100,7 @@ def figures(
         name=name,
         start=start,
         stop=stop,
-        count=high - low,
+        count=len(at),
         kl_mean=float(part.kl.mean()),
         kl_median=quantile(ordered, 0.5),
         kl_p90=quantile(ordered, 0.9),

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 
 from forward.compare import buckets, check_same, shared_positions
 from forward.comparison import TOOL
 from forward.comparison_text import scientific, table
+from forward.data_set import DataSet, data_set, pairs
 from forward.dump import Dump
 from forward.figures import number, standard_error
 from forward.moments import Floats
@@ -104,34 +106,40 @@ class Likelihood:
         yield f"the patch: {self.verdict} (told at p <= {LEVEL:g} / {count} ranges)"
 
 
-def likelihood(before: Dump, after: Dump) -> Likelihood:
-    """The NLL of the text under both, at the positions that both dumps have.
+def likelihood(before: Dump | DataSet, after: Dump | DataSet) -> Likelihood:
+    """The NLL of the text under both, at the positions that both have.
 
     Raises DumpError where tokens or vocabularies differ, where logits have no softmax,
     and where a top-k dump does not know a next token.
     """
-    check_same(before, after)
-    at = shared_positions(before, after)
-    at = at[before.following(at) >= 0]
+    one, other = data_set(before), data_set(after)
+    places, sides = [], []
+    for pair in pairs(one, other):
+        check_same(*pair)
+        at = shared_positions(*pair)
+        at = at[pair[0].following(at) >= 0]
+        with ThreadPoolExecutor(2) as pool:
+            sides.append(tuple(pool.map(partial(scores, at=at), pair)))
+        places.append(at)
+    at = np.concatenate(places)
     if not at.size:
         raise DumpError(
             "no token follows a position that both dumps have",
-            place=after.name,
+            place=other.name,
             fix="Dump more positions: a likelihood is that of the next tokens.",
         )
-    with ThreadPoolExecutor(2) as pool:
-        x, y = pool.map(lambda dump: scores(dump, at), (before, after))
-    stop = int(at[-1]) + 1
+    x, y = (np.concatenate(side) for side in zip(*sides, strict=True))
+    stop = int(at.max()) + 1
     spans = [("all", 0, stop)]
     spans += [(f"{low}-{high - 1}", low, min(high, stop)) for low, high in buckets(at)]
     level = LEVEL / len(spans)
 
     def part(name: str, start: int, stop: int) -> Range:
-        low, high = np.searchsorted(at, (start, stop))
-        return _range(name, (start, stop), x[low:high], y[low:high], level)
+        chosen = (at >= start) & (at < stop)
+        return _range(name, (start, stop), x[chosen], y[chosen], level)
 
     overall, *parts = (part(*span) for span in spans)
-    return Likelihood(before=before.name, after=after.name, overall=overall, buckets=tuple(parts))
+    return Likelihood(before=one.name, after=other.name, overall=overall, buckets=tuple(parts))
 
 
 def _range(name: str, span: tuple[int, int], x: Floats, y: Floats, level: float) -> Range:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from forward.chat import ChatTemplate, messages_of, read_messages
+from forward.data_set import read_data_set
 from forward.dump import Tokens
 from forward.npy import load_array
 from forward.text_file import read_text
@@ -88,8 +89,11 @@ class Given:
 def read_prompts(path: Path, tokenizer: Tokenizer) -> list[Tokens]:
     """The ids of every line of a JSONL file: an object with prompt, tokens or messages.
 
+    Of a folder of dumps: their ids.
     Raises DocumentError, with the line, for a line that is none of these.
     """
+    if path.is_dir():
+        return [dump.tokens for dump in read_data_set(path).dumps]
     texts: list[Tokens] = []
     template = ChatTemplate(tokenizer.path.parent)
     for number, line in enumerate(read_text(path).splitlines(), 1):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,7 @@ from forward.form import ALL, Form
 from forward.prompt import check_tokens
 from forward.sources import file_hashes
 from forward.steps import Block, Step, plan
-from forward.unfinished import check_free
+from forward.unfinished import check_free, unfinished
 from packimport.errors import DependencyError, DumpError
 
 CONFIG = "config.json"
@@ -137,7 +138,43 @@ def dump_reference(
     chunk:  positions of a pass; None leaves it to the schedule.
     """
     check_free(out)
-    settings = torch_settings or Torch()
+    with _opened(folder, config, torch_settings or Torch()) as job:
+        return job.dump(out, tokens, chunk, form)
+
+
+def dump_references(
+    folder: Path,
+    out: Path,
+    prompts: Sequence[Tokens],
+    *,
+    config: Path | None = None,
+    chunk: int | None = None,
+    torch_settings: Torch | None = None,
+    form: Form = ALL,
+) -> None:
+    """The same of every prompt, as `out`/00000, `out`/00001 and so on: all of them or none."""
+    check_free(out)
+    with _opened(folder, config, torch_settings or Torch()) as job, unfinished(out) as place:
+        for index, tokens in enumerate(prompts):
+            job.dump(place / f"{index:05d}", tokens, chunk, form)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """An open checkpoint whose files are being hashed."""
+
+    reference: Reference
+    provenance: Callable[[], Provenance]
+
+    def dump(self, out: Path, tokens: Tokens, chunk: int | None, form: Form) -> tuple[int, int]:
+        check_tokens(tokens, self.reference.vocab_size, "the checkpoint")
+        width = chunk or self.reference.chunk
+        blocks = self.reference.blocks(tokens, plan(len(tokens), 0, width))
+        return write_dump(out, tokens, blocks, self.provenance, width, form=form)
+
+
+@contextmanager
+def _opened(folder: Path, config: Path | None, settings: Torch) -> Iterator[_Job]:
     declared = folder / CONFIG if config is None else config
     files = _files(folder) | {CONFIG if config is None else str(config): declared}
     if not declared.is_file():
@@ -148,8 +185,6 @@ def dump_reference(
         )
     with file_hashes(files) as hashes:
         reference = open_reference(folder, declared, settings)
-        check_tokens(tokens, reference.vocab_size, "the checkpoint")
-        width = chunk or reference.chunk
 
         def provenance() -> Provenance:
             engine: Mapping[str, object] = {
@@ -162,8 +197,7 @@ def dump_reference(
             }
             return Provenance(engine=engine, kind="checkpoint", path=str(folder), files=hashes())
 
-        blocks = reference.blocks(tokens, plan(len(tokens), 0, width))
-        return write_dump(out, tokens, blocks, provenance, width, form=form)
+        yield _Job(reference, provenance)
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -57,11 +57,11 @@ class RowFigures:
         """bool [rows]: both have the same largest logit."""
         return np.asarray(self.top_reference == self.top_run)
 
-    def between(self, start: int, stop: int) -> RowFigures:
-        """The rows start … stop − 1; the moments stay those of all."""
+    def where(self, chosen: npt.NDArray[np.bool_]) -> RowFigures:
+        """The rows of a mask, bool [rows]; the moments stay those of all."""
         return RowFigures(
             moments=self.moments,
-            **{name: getattr(self, name)[start:stop] for name in _ARRAYS},
+            **{name: getattr(self, name)[chosen] for name in _ARRAYS},
         )
 
 

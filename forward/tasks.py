@@ -18,7 +18,7 @@ from forward.prompt import Given, read_prompts, read_tokens
 from forward.runner import Runner, open_runner
 from forward.self_check import LENGTH, sample_tokens, self_check
 from forward.session import Settings
-from forward.terminal import print_pieces, progress, safe
+from forward.terminal import dumps_line, print_pieces, progress, safe
 from forward.tokenizer import TOKENIZER, Tokenizer
 from packimport.errors import UsageError
 from packimport.pack.container import Container, open_container
@@ -94,8 +94,7 @@ def dump_all(
         settings=pack.settings,
         form=form,
     )
-    positions = sum(map(len, texts))
-    click.echo(f"{folder}: {len(texts)} dumps, {positions} positions, {form.dtype}")
+    click.echo(dumps_line(folder, texts, form))
     return 0
 
 

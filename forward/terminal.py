@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import click
 
+from forward.dump import Tokens
+from forward.form import Form
 from forward.steps import Block, Step
 
 
@@ -17,6 +20,12 @@ def print_pieces(pieces: Iterable[str]) -> None:
         click.echo(safe(piece), nl=False)
         sys.stdout.flush()
     click.echo()
+
+
+def dumps_line(folder: Path, prompts: Sequence[Tokens], form: Form) -> str:
+    """What was dumped of many prompts."""
+    positions = sum(map(len, prompts))
+    return f"{folder}: {len(prompts)} dumps, {positions} positions, {form.dtype}"
 
 
 def safe(text: str) -> str:

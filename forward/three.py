@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forward.comparison import TOOL, Comparison
-from forward.comparison_text import TOP_K, table
+from forward.comparison_text import TOP_K, extent, table
 from forward.figures import Figures
 from packimport.errors import printable
 
@@ -47,7 +47,7 @@ class Three:
         yield f"reference    {printable(self.before.reference)}"
         yield f"before       {printable(self.before.run)}"
         yield f"after        {printable(self.after.run)}"
-        yield f"logits       {self.before.overall.count} positions x {self.before.vocab}"
+        yield f"logits       {extent(self.before)}"
         if not (self.before.exact and self.after.exact):
             yield TOP_K
         yield ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from forward.dump import Dump
+from forward.dump import Dump, Tokens
 from forward.figures import number
 from forward.statistics import RowFigures
 from forward.tokenizer import Tokenizer
@@ -21,6 +21,7 @@ _CONTEXT = 16
 class Worst:
     """A position. Texts are None without a tokenizer; next_token None where none follows.
 
+    dump:      which of several has it; None where there is one.
     tokens:    those up to the position, the last of them at it.
     reference_top, run_top: what each found likeliest.
     """
@@ -35,6 +36,7 @@ class Worst:
     next_text: str | None = None
     reference_text: str | None = None
     run_text: str | None = None
+    dump: str | None = None
 
     def to_dict(self) -> dict[str, object]:
         """As JSON."""
@@ -57,7 +59,8 @@ class Worst:
 
     def text(self) -> str:
         """One line."""
-        head = f"{self.position:8}  KL {self.kl:.4g}  "
+        of = "" if self.dump is None else f"  of {printable(self.dump)}"
+        head = f"{self.position:8}{of}  KL {self.kl:.4g}  "
         if self.context is None or self.reference_text is None or self.run_text is None:
             return (
                 f"{head}reference {self.reference_top}, run {self.run_top}, next {self.next_token}"
@@ -69,21 +72,32 @@ class Worst:
         )
 
 
-def worst(rows: RowFigures, at: npt.NDArray[np.int64], run: Dump, count: int) -> tuple[Worst, ...]:
-    """The `count` positions of the largest KL, largest first; among equals the earlier first."""
+def worst(
+    rows: RowFigures, places: Sequence[Tokens], runs: Sequence[Dump], count: int
+) -> tuple[Worst, ...]:
+    """The `count` positions of the largest KL, largest first; among equals the earlier first.
+
+    places: the positions of the rows of each dump of the run, int64 each.
+    """
+    starts = np.cumsum([0, *map(len, places)])
     order = np.argsort(-rows.kl, kind="stable")[:count]
-    following = run.following(at)
-    return tuple(
-        Worst(
-            position=int(at[row]),
-            kl=float(rows.kl[row]),
-            tokens=tuple(run.tokens[max(0, at[row] - _CONTEXT + 1) : at[row] + 1].tolist()),
-            next_token=None if following[row] < 0 else int(following[row]),
-            reference_top=int(rows.top_reference[row]),
-            run_top=int(rows.top_run[row]),
+    found = []
+    for row in order.tolist():
+        index = int(np.searchsorted(starts, row, side="right")) - 1
+        run, position = runs[index], int(places[index][row - starts[index]])
+        following = int(run.following(np.array([position]))[0])
+        found.append(
+            Worst(
+                position=position,
+                kl=float(rows.kl[row]),
+                tokens=tuple(run.tokens[max(0, position - _CONTEXT + 1) : position + 1].tolist()),
+                next_token=None if following < 0 else following,
+                reference_top=int(rows.top_reference[row]),
+                run_top=int(rows.top_run[row]),
+                dump=None if len(runs) == 1 else run.name,
+            )
         )
-        for row in order.tolist()
-    )
+    return tuple(found)
 
 
 def _quoted(text: str) -> str:

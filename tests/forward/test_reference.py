@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from forward import cli
 from forward.dump import SCHEMA, read_dump
-from forward.reference import Torch, dump_reference
+from forward.reference import Torch, dump_reference, dump_references
 from packimport.errors import DependencyError, DumpError
 from packimport.pack.documents import load_json, validate
 
@@ -83,6 +84,22 @@ def test_logits_are_transformers(tmp_path: Path, chunk: int | None) -> None:
     assert stated["source"]["kind"] == "checkpoint"
     assert [f["name"] for f in stated["source"]["files"]] == ["config.json", "model.safetensors"]
     assert stated["steps"]["chunk"] == (chunk or 512)
+
+
+@pytest.mark.oracle
+def test_many_prompts_by_the_tokens_of_other_dumps(tmp_path: Path) -> None:
+    """As after `import` of a base, or a run of a pack: the same tokens, prompt by prompt."""
+    model = save(tmp_path / "m", LLAMA3)
+    prompts = [TOKENS[:30], TOKENS]
+    dump_references(model, tmp_path / "set", prompts)
+    given = ["reference", str(model), "--prompts", str(tmp_path / "set")]
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*given, "--dump-logits", str(tmp_path / "again")])
+    assert caught.value.code == 0
+    for index, tokens in enumerate(prompts):
+        made = read_dump(tmp_path / "again" / f"{index:05d}")
+        assert np.array_equal(made.tokens, tokens)
+        assert np.abs(made.logits[:] - plain(model)[: len(tokens)]).max() <= 1e-4
 
 
 @pytest.mark.oracle
