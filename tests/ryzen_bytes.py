@@ -43,6 +43,15 @@ def tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]:
                 yield node.output[0], attribute.t
 
 
+def every_node(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of its branches."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from every_node(attribute.g)
+
+
 def stored(folder: Path, graph: str) -> dict[str, Stored]:
     """The tables of a pack by name, in whatever branch they stand."""
     whole = (folder / graph).read_bytes()

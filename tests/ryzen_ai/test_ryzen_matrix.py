@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
-from ryzen_bytes import baked, changed_tables
+from ryzen_bytes import baked, changed_tables, every_node, files
 from ryzen_graphs import Shape
 from ryzen_packs import FAMILIES, Pack, build
 from ryzen_tables import (
@@ -22,7 +23,7 @@ from ryzen_tables import (
     plain_instead,
 )
 
-from packimport import Report, check, patch
+from packimport import Report, check, patch, patch_in_place, undo
 from packimport.errors import PatchError
 
 ROWS = 1024
@@ -66,6 +67,10 @@ def places(family: str) -> set[tuple[str, ...]]:
     return {pair, token} if FAMILIES[family].fused else {pair}
 
 
+def names(model: onnx.ModelProto) -> list[str]:
+    return [node.name for node in every_node(model.graph)]
+
+
 def mended(pack: Pack, declared: Declared, out: Path) -> set[str]:
     """Patch; the tensors that changed, after every table was held to the reference."""
     patched = patch(pack.path, out, config=pack.config)
@@ -75,6 +80,9 @@ def mended(pack: Pack, declared: Declared, out: Path) -> set[str]:
     assert (again.verdict, errors(again)) == ("ok", set()), again.text()
     for place in baked(out, pack.graph).values():
         assert place.is_right(declared), place.names
+    # The header of offloaded weights is keyed by them.
+    new = onnx.load(str(out / pack.graph), load_external_data=False)
+    assert names(new) == names(pack.model())
     return changed_tables(pack.path, out, pack.graph)
 
 
@@ -132,6 +140,22 @@ def test_only_one_branch_is_right(family: str, right: str, tmp_path: Path) -> No
     assert by_role[wrong].baked_as == "default"
     changed = mended(pack, LLAMA3, tmp_path / "out")
     assert {"token" in name for name in changed} == {wrong == "token"}
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_in_place_and_back(family: str, tmp_path: Path) -> None:
+    pack = made(family, tmp_path, LLAMA3, plain_instead(LLAMA3, ROWS))
+    before = files(pack.path)
+    patch_in_place(pack.path, config=pack.config)
+    after = files(pack.path)
+    assert check(pack.path).verdict == "ok"
+    assert {name for name in before if before[name] != after[name]} <= {
+        pack.graph,
+        f"{pack.graph}.data",
+    }
+    assert all(len(after[name]) == len(data) for name, data in before.items())
+    undo(pack.path)
+    assert files(pack.path) == before
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
