@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from packimport.audit.checks import Finding
+from packimport.audit.exporters import exporter_of
 from packimport.audit.judge import JudgedSite, spans
-from packimport.audit.measure import Measurement
 from packimport.errors import PackimportError, printable
 from packimport.graph.site import Site
 from packimport.rope.naming.mistakes import MISTAKES
@@ -57,7 +57,7 @@ class Report:
             },
             "verdict": self.verdict,
             "semantics": self.semantics.to_dict(),
-            "sites": [_site(judged) for judged in self.sites],
+            "sites": [_site(judged, exporter_of(judged, self.semantics)) for judged in self.sites],
             "findings": [f.to_dict() for f in self.findings],
         }
 
@@ -76,7 +76,7 @@ def refusal(error: PackimportError) -> dict[str, object]:
     }
 
 
-def _site(judged: JudgedSite) -> dict[str, object]:
+def _site(judged: JudgedSite, exporter: str | None) -> dict[str, object]:
     site, m = judged.site, judged.measurement
     return {
         "graph": site.graph,
@@ -96,6 +96,7 @@ def _site(judged: JudgedSite) -> dict[str, object]:
         "declared": judged.declared,
         "baked_as": m.baked_as,
         "mistake": m.mistake,
+        "exporter": exporter,
         "equivalents": list(m.equivalents),
         "ambiguous": list(m.ambiguous),
         "wrong_pairs": m.wrong_pairs,
@@ -115,7 +116,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"  declared by {printable(declaration.file)}"
     for judged in report.sites:
         yield ""
-        yield from _site_lines(judged)
+        yield from _site_lines(judged, exporter_of(judged, report.semantics))
     others = [g for g in report.graphs if g not in report.semantics.graphs]
     if others and report.semantics.graphs:
         yield ""
@@ -125,7 +126,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield from _finding_lines(f)
 
 
-def _site_lines(judged: JudgedSite) -> Iterator[str]:
+def _site_lines(judged: JudgedSite, exporter: str | None) -> Iterator[str]:
     site, m = judged.site, judged.measurement
     yield printable(f"  {site.graph}: {site.names}")
     yield from _fields(
@@ -134,7 +135,8 @@ def _site_lines(judged: JudgedSite) -> Iterator[str]:
         ("for", _length(site)),
         ("declared", judged.declared or "nothing"),
         ("baked as", m.baked_as),
-        ("fault", _fault(m)),
+        ("fault", "" if m.mistake is None else MISTAKES[m.mistake].text),
+        ("known of", exporter or ""),
         ("could be", " or ".join(m.ambiguous)),
         ("same as", ", ".join(m.equivalents)),
     )
@@ -162,13 +164,6 @@ def _length(site: Site) -> str:
     if site.length is None:
         return ""
     return f"calls {'above' if site.length.long else 'up to'} {site.length.limit} tokens"
-
-
-def _fault(m: Measurement) -> str:
-    if m.mistake is None:
-        return ""
-    mistake = MISTAKES[m.mistake]
-    return mistake.text + (f"; known of {mistake.exporters}" if mistake.exporters else "")
 
 
 def _number(error: float | None) -> str:

@@ -12,7 +12,7 @@
                  them from the ranges, the sample decides
     explanation  a named schedule, and what coincides with it
     labels       a schedule as a short text, beside what is declared
-    mistakes     the known mistakes: ids, texts, exporters
+    mistakes     the known mistakes: ids and texts
 
 `rope.identify` is the door.
 """

@@ -1,0 +1,157 @@
+"""Exporters: the releases behind a fault, where the fault, the model and its config tell them.
+
+Every release named was built, and its tables were compared with transformers': a range
+names the first and the last one tried. OGA is onnxruntime-genai's model builder; AMD's is
+the one of onnxruntime-genai-directml-ryzenai.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from packimport.audit.judge import JudgedSite, fixed_length, used_length
+from packimport.rope.schedule import Rope
+from packimport.semantics.model import Semantics
+
+_OGA = "onnxruntime-genai builder"
+_AMD = "AMD's builder 0.7.0.1 (Ryzen AI 1.5)"
+_RYZEN = "(Ryzen AI 1.4 to 1.7.1)"
+_TRACERS = "optimum-onnx 0.1.0, torch's older exporter"
+
+_LLAMA = frozenset({"llama"})
+_GEMMA3 = frozenset({"gemma3", "gemma3_text"})
+_GPT_OSS = frozenset({"gpt_oss"})
+_CHATGLM = frozenset({"chatglm"})
+_PARTIAL = frozenset({"nemotron", "phi"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A fault: the declared schedule, the family, and the site."""
+
+    rope: Rope | None
+    family: str
+    judged: JudgedSite
+    is_beyond: bool
+
+    @property
+    def names_beta(self) -> bool:
+        return self.rope is not None and self.rope.beta_fast is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What is known of one fault.
+
+    mistake:  its id in `MISTAKES`; "" for a fault of another kind.
+    applies:  whether it is the case at hand.
+    releases: as text.
+    """
+
+    mistake: str
+    applies: Callable[[_Case], bool]
+    releases: str
+
+
+def _of(*families: frozenset[str]) -> Callable[[_Case], bool]:
+    known = frozenset().union(*families)
+    return lambda case: case.family in known
+
+
+def _not_of(*families: frozenset[str]) -> Callable[[_Case], bool]:
+    known = frozenset().union(*families)
+    return lambda case: case.family not in known
+
+
+def _any(_: _Case) -> bool:
+    return True
+
+
+def _yarn(*, llama: bool, beta: bool) -> Callable[[_Case], bool]:
+    return lambda case: (case.family in _LLAMA, case.names_beta) == (llama, beta)
+
+
+def _frozen(kinds: frozenset[str], *, computed: bool) -> Callable[[_Case], bool]:
+    """One table, or one list of frequencies, where the schedule follows the length."""
+
+    def applies(case: _Case) -> bool:
+        is_computed = case.judged.site.waves is not None
+        return (
+            case.rope is not None
+            and case.rope.type in kinds
+            and case.judged.site.length is None
+            and case.is_beyond
+            and is_computed == computed
+        )
+
+    return applies
+
+
+# The first row that applies counts.
+_ROWS = (
+    _Row("llama3-original-max", _any, f"{_OGA} 0.6.0 to 0.13.2 {_RYZEN}; {_AMD}"),
+    _Row("llama3-lost", _not_of(_LLAMA), f"{_OGA} 0.15 to 0.16"),
+    _Row("linear-lost", _of(_GEMMA3), f"{_OGA} 0.8.3 to 0.13.2"),
+    _Row("linear-lost", _of(_LLAMA), f"{_OGA} 0.6.0 to 0.13.2 and 0.15.2 to 0.18.0; {_AMD}"),
+    _Row("linear-lost", _any, f"{_OGA} 0.6.0 to 0.13.2; {_AMD}"),
+    _Row("linear-elsewhere", _of(_GEMMA3), f"{_OGA} 0.14.0 to 0.15.2"),
+    _Row(
+        "yarn-lost",
+        _yarn(llama=True, beta=True),
+        f"{_OGA} 0.6.0 to 0.8.3 and 0.15.2 to 0.18.0; {_AMD}",
+    ),
+    _Row("yarn-lost", _yarn(llama=False, beta=True), f"{_OGA} 0.6.0 to 0.8.3; {_AMD}"),
+    _Row("yarn-lost", _yarn(llama=True, beta=False), f"{_OGA} 0.6.0 to 0.18.0; {_AMD}"),
+    _Row("yarn-lost", _yarn(llama=False, beta=False), f"{_OGA} 0.6.0 to 0.15.2; {_AMD}"),
+    _Row("yarn-upside-down", _of(_GPT_OSS), f"{_OGA} 0.14.0"),
+    _Row("yarn-upside-down", _any, f"{_OGA} 0.9.2 to 0.13.2"),
+    _Row("yarn-original-max", _of(_GPT_OSS), f"{_OGA} 0.9.2 to 0.13.2"),
+    _Row("yarn-not-truncated", _any, f"{_OGA} 0.14.0 to 0.18.0"),
+    _Row("attention-mscale", _any, f"{_OGA} 0.14.0 to 0.18.0"),
+    _Row("attention-recomputed", _any, f"{_OGA} 0.14.0 to 0.18.0"),
+    _Row("theta-lost", _of(_CHATGLM), f"{_OGA} 0.6.0 to 0.14.0"),
+    _Row("theta-lost", _any, f"{_OGA} 0.9.2 and 0.11.2, for configs saved by transformers 5"),
+    _Row(
+        "partial-lost",
+        _of(_PARTIAL),
+        f"{_OGA} 0.9.2 to 0.15.2, for configs saved by transformers 5",
+    ),
+    _Row(
+        "longrope-concatenated",
+        _any,
+        f"{_OGA} for DirectML, and for TRT-RTX 0.9.2 and 0.15.2 to 0.18.0",
+    ),
+    _Row("", _frozen(frozenset({"dynamic"}), computed=False), f"{_OGA}, every release"),
+    _Row("", _frozen(frozenset({"dynamic", "longrope"}), computed=True), _TRACERS),
+    _Row(
+        "",
+        lambda case: case.family == "smollm3" and None in case.judged.ropes,
+        f"{_OGA}, every release that builds it",
+    ),
+    _Row(
+        "",
+        lambda case: case.family in _GEMMA3 and len({*case.judged.ropes} - {None}) > 1,
+        "onnxruntime's fusion of rotary embeddings (read in its source, not run)",
+    ),
+)
+
+
+def exporter_of(judged: JudgedSite, semantics: Semantics) -> str | None:
+    """The releases that are known to make the fault of a site; None where none is."""
+    mistake = judged.measurement.mistake or ""
+    ropes = [rope for rope in judged.ropes if rope is not None]
+    for rope in ropes or [None]:
+        limit = None if rope is None else fixed_length(rope)
+        case = _Case(
+            rope=rope,
+            family=semantics.model_type or "",
+            judged=judged,
+            is_beyond=rope is not None
+            and limit is not None
+            and used_length(judged.site, rope, semantics) > limit,
+        )
+        for row in _ROWS:
+            if row.mistake == mistake and row.applies(case):
+                return row.releases
+    return None
