@@ -58,6 +58,7 @@ def compare(
         dumps=len(both),
         vocab=both[0][1].vocab,
         exact=exact,
+        alike=all(mine.normal == theirs.normal for mine, theirs in both),
         overall=figures("all", rows, at, 0, stop),
         buckets=tuple(
             figures(f"{low}-{high - 1}", rows, at, low, min(high, stop))
@@ -78,7 +79,8 @@ def _rows(reference: Dump, run: Dump, at: Tokens, pool: ThreadPoolExecutor) -> I
         first, following = int(positions[0]), run.following(positions)
         if exact:
             x, y = rows_at(reference, positions), rows_at(run, positions)
-            return row_figures(x, y, first, following)
+            found = row_figures(x, y, first, following)
+            return found if reference.normal == run.normal else found.apart()
         return truncated_figures(reference, run, positions, following)
 
     return pool.map(block, blocks(at, max(1, BLOCK // run.vocab)))

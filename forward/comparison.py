@@ -22,6 +22,8 @@ class Comparison:
     dumps:       how many of each side are taken together.
     exact:       False where a dump keeps the largest logits alone: every KL is then the
                  least that it can be.
+    alike:       False where one side holds log p and the other logits: what compares entries
+                 is then None.
     overall:     every position that both dumps have.
     buckets:     ranges of positions, in order.
     phases:      prefill and decode, where the run has both.
@@ -38,6 +40,7 @@ class Comparison:
     dumps: int
     vocab: int
     exact: bool
+    alike: bool
     overall: Figures
     buckets: tuple[Figures, ...]
     phases: tuple[Figures, ...]

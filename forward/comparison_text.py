@@ -58,6 +58,8 @@ def _singles(comparison: Comparison) -> Iterator[str]:
     whole = comparison.overall
     if comparison.correlation is not None:
         yield f"correlation  {comparison.correlation:.9f}"
+    elif not comparison.alike:
+        yield "correlation  none: one side holds log p, the other logits"
     elif comparison.exact:
         yield "correlation  undefined, a side is constant"
     if whole.ppl_reference is not None and whole.ppl_run is not None:

@@ -26,7 +26,7 @@ from packimport.pack.documents import load_json, validate
 
 SCHEMA = "dump.schema.json"
 # NpyRows is the usual kind of Rows; it is named here for who makes a Dump by hand.
-__all__ = ["DUMP", "IDS", "LOGITS", "POSITIONS", "SCHEMA", "TAIL", "TOKENS"]
+__all__ = ["DUMP", "IDS", "KLD_BASE", "LOGITS", "POSITIONS", "SCHEMA", "TAIL", "TOKENS"]
 __all__ += [
     "Dump",
     "Logits",
@@ -39,6 +39,8 @@ __all__ += [
     "tokens_sha256",
 ]
 
+# What a dump says of itself that was imported from such a file.
+KLD_BASE = "llama.cpp kl-divergence-base"
 LOGITS, TOKENS, DUMP = "logits.npy", "tokens.npy", "dump.json"
 POSITIONS, IDS, TAIL = "positions.npy", "ids.npy", "tail.npy"
 
@@ -78,6 +80,7 @@ class Dump:
     prefill: how many positions ran as prefill; the others ran one at a time.
     at:      int64 [rows], the positions of the rows, ascending; None: all, in order.
     tops:    of a top-k dump, else None.
+    normal:  whether the rows hold log p in place of logits, as llama.cpp's base does.
     edges:   the positions at which the run went over to another RoPE table.
     """
 
@@ -88,6 +91,7 @@ class Dump:
     at: Tokens | None = None
     tops: Tops | None = None
     edges: tuple[int, ...] = ()
+    normal: bool = False
 
     @property
     def positions(self) -> int:
@@ -143,6 +147,7 @@ def read_dump(folder: Path | str) -> Dump:
         at=at,
         tops=_read_tops(folder, logits.shape, form["vocab"]) if "vocab" in form else None,
         edges=tuple(stated["steps"].get("edges", ())),
+        normal=stated["engine"].get("format") == KLD_BASE,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from forward.dump import Dump, Logits, Tokens, read_dump, rows_at
+from forward.dump import KLD_BASE, Dump, Logits, Tokens, read_dump, rows_at
 from forward.dump_writer import Provenance, write_dump
 from forward.form import ALL, Form
 from forward.kld_base import KldBase, read_base, scored, write_base
@@ -69,7 +69,7 @@ def import_base(path: Path, out: Path) -> tuple[int, int]:
     with unfinished(out) as partial, file_hashes({path.name: path}) as hashes:
 
         def provenance() -> Provenance:
-            engine = {"name": "imported", "format": "llama.cpp kl-divergence-base"}
+            engine = {"name": "imported", "format": KLD_BASE}
             return Provenance(engine=engine, kind="file", path=str(path), files=hashes())
 
         for chunk, tokens in enumerate(base.tokens):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,18 @@ class RowFigures:
         return RowFigures(
             moments=self.moments,
             **{name: getattr(self, name)[chosen] for name in _ARRAYS},
+        )
+
+    def apart(self) -> RowFigures:
+        """The same where logits and log p can't be compared entry by entry, but as softmaxes."""
+        unknown = np.full(len(self.kl), np.nan)
+        return replace(
+            self,
+            difference=unknown,
+            token=np.full(len(self.kl), -1),
+            error=unknown,
+            power=unknown,
+            moments=Moments(),
         )
 
 

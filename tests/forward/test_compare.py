@@ -275,8 +275,8 @@ def test_three() -> None:
 class Words:
     """Stands for a tokenizer: token 3 is " w3", and one token is a bell."""
 
-    def decode(self, ids: Any) -> str:
-        return "".join("\a" if i == 7 else f" w{i}" for i in ids)
+    def decode_all(self, texts: Any) -> list[str]:
+        return ["".join("\a" if i == 7 else f" w{i}" for i in ids) for ids in texts]
 
 
 def test_worst_positions() -> None:

@@ -164,3 +164,24 @@ def test_a_base_of_llama_cpp_is_a_set(serve: Any, tmp_path: Path) -> None:
     assert value["dumps"] == chunks
     assert value["positions"] == chunks * (n_ctx - 1 - n_ctx // 2)
     assert value["overall"]["kl_max"] == 0.0
+
+
+def test_log_p_and_logits_are_compared_as_softmaxes(serve: Any, tmp_path: Path) -> None:
+    """The same distributions, once as llama.cpp's log p and once moved by a constant."""
+    assert serve("import", KLD, "-o", tmp_path / "base")[0] == 0
+    base = read_base(KLD)
+    for chunk, tokens in enumerate(base.tokens):
+        np.save(tmp_path / "tokens.npy", tokens)
+        np.save(tmp_path / "logits.npy", base.log_probs(chunk) + np.float32(20.0))
+        out = tmp_path / "moved" / f"{chunk:05d}"
+        out.parent.mkdir(exist_ok=True)
+        at = base.tokens.shape[1] // 2
+        given = ("--tokens", tmp_path / "tokens.npy", "--positions", at, "-o", out)
+        assert serve("import", tmp_path / "logits.npy", *given)[0] == 0
+    pair = ("compare", tmp_path / "base", tmp_path / "moved")
+    value = parsed(serve(*pair, "--format", "json")[1])
+    assert 0 <= value["overall"]["kl_max"] < 1e-9
+    entries = ("nmse", "max_difference", "max_difference_token")
+    assert [value["overall"][key] for key in entries] == [None] * 3
+    assert value["correlation"] is None
+    assert "one side holds log p, the other logits" in serve(*pair)[1]
