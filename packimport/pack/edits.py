@@ -18,6 +18,7 @@ class Edit:
     old_sha256: of the bytes that stood there when the edit was made; a writer
                 refuses to apply it to others.
     reason:     what the bytes are, for the manifest and `--dry-run`.
+    new_sha256: of the new bytes.
     """
 
     file: str
@@ -25,6 +26,11 @@ class Edit:
     new: bytes = field(repr=False)
     old_sha256: str
     reason: str
+    new_sha256: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Once: it is asked for by every stage, and tables are large.
+        object.__setattr__(self, "new_sha256", hashlib.sha256(self.new).hexdigest())
 
     @property
     def length(self) -> int:
@@ -35,11 +41,6 @@ class Edit:
     def end(self) -> int:
         """The offset after the last byte replaced."""
         return self.offset + len(self.new)
-
-    @property
-    def new_sha256(self) -> str:
-        """sha256 of the new bytes."""
-        return hashlib.sha256(self.new).hexdigest()
 
 
 def merged(edits: Iterable[Edit]) -> tuple[Edit, ...]:

@@ -12,6 +12,7 @@ from packimport.rope.frequencies import Frequencies, frequencies
 from packimport.rope.parallel import block_rows, map_rows
 from packimport.rope.rounding import ROUND, table_dtype
 from packimport.rope.schedule import Rope
+from packimport.rope.short import is_short, rounded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +80,13 @@ def table(
 
     def fill(first: int, last: int) -> None:
         here = slice(first - start, last - start)
-        exact = cos_sin(values, first, last)
-        cos[here], sin[here] = map(round_once, exact)
+        if is_short(target):
+            angle, factor = angles(values, first, last), values.attention_factor
+            cos[here] = rounded(np.cos, angle, factor, target)
+            sin[here] = rounded(np.sin, angle, factor, target)
+        else:
+            exact = cos_sin(values, first, last)
+            cos[here], sin[here] = map(round_once, exact)
 
     for _ in map_rows(fill, start, start + rows, block_rows(rope.pairs)):
         pass
