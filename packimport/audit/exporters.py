@@ -140,7 +140,7 @@ _ROWS = (
 def exporter_of(judged: JudgedSite, semantics: Semantics) -> str | None:
     """The releases that are known to make the fault of a site; None where none is."""
     mistake = judged.measurement.mistake or ""
-    ropes = [rope for rope in judged.ropes if rope is not None]
+    ropes: list[Rope | None] = [rope for rope in judged.ropes if rope is not None]
     for rope in ropes or [None]:
         limit = None if rope is None else fixed_length(rope)
         case = _Case(

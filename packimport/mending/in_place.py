@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packimport.audit.judge import JudgedSite
 from packimport.graph.encodings import DTYPES, encode, values_dtype
+from packimport.graph.forms import ryzen_ai_dispatch
 from packimport.graph.site import Site, TableSpans, TensorSpan, Waves
 from packimport.pack.container import Container
 from packimport.pack.edits import Edit
@@ -34,6 +35,8 @@ def edits_of(container: Container, judged: JudgedSite) -> Iterator[Edit]:
     reason = f"{judged.measurement.baked_as} becomes {describe(rope)}"
     if site.length is not None:
         reason += f", for calls {'above' if site.length.long else 'up to'} {site.length.limit}"
+    if site.form == ryzen_ai_dispatch.FORM:
+        reason += "; the device is taken to get it from here (inferred, not run on hardware)"
     if site.table is not None:
         spans = _tables(site, site.table, rope, judged.seq_len(rope))
     else:
@@ -79,5 +82,5 @@ def edit_of(container: Container, span: TensorSpan, new: bytes, reason: str) -> 
         old_sha256=hashlib.sha256(old).hexdigest(),
         reason=f"{span.name}: {reason}",
     )
-    if edit.new_sha256 != edit.old_sha256:
+    if old != new:
         yield edit
