@@ -118,8 +118,9 @@ def test_faults(family: str, fault: str, tmp_path: Path) -> None:
     assert "RPE001" in errors(report)
     assert labels(report) == {LABELS[fault]}
     if fault == "original is the longest":
-        # The releases that made such packs are named, in OGA's numbers.
-        assert "0.6.0 to 0.13.2" in report.text()
+        # The releases that made such packs are named.
+        assert "0.6.0 to 0.13.2 (Ryzen AI 1.4 to 1.7.1)" in report.text()
+        assert "Ryzen AI 1.5" in report.text()
     assert mended(pack, declared, tmp_path / "out") == {n for p in places(family) for n in p}
 
 

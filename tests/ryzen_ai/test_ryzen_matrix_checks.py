@@ -110,8 +110,20 @@ def test_longrope_concatenated_without_position_ids(family: str, tmp_path: Path)
     assert "RPE029" in errors(report)
     assert "position" in said(report)
     assert str(ORIGINAL) in said(report)
+    with pytest.raises(PatchError):
+        patch(pack.path, tmp_path / "out", config=pack.config)
+    assert not (tmp_path / "out").exists()
     within = build(family, tmp_path / "short", LONGROPE, tables=made, usable=ORIGINAL)
     assert judged(within).verdict == "ok", judged(within).text()
+
+
+@pytest.mark.parametrize("family", ["hybrid 1.7", "npu 1.6"])
+def test_longrope_that_is_lost_within_the_original_length(family: str, tmp_path: Path) -> None:
+    wrong = plain_instead(LONGROPE, ROWS)
+    pack = build(family, tmp_path / "pack", LONGROPE, tables=wrong, usable=ORIGINAL)
+    report = judged(pack)
+    assert (report.exit_code, errors(report)) == (1, {"RPE001"}), report.text()
+    check_mended(pack, LONGROPE, tmp_path / "out")
 
 
 @pytest.mark.parametrize("family", ["hybrid 1.7", "npu 1.6"])
