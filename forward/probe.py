@@ -78,7 +78,7 @@ def _probe(
     if why_not is not None:
         return _refused(site, rope, why_not)
     dtype = np.dtype(np.float32) if stored is None else stored[0].dtype
-    head_dim = rope.head_dim if rope is not None else semantics.head_dim or site.rotary_dim
+    head_dim = rope.head_dim if rope is not None else site.rotary_dim
     meant = rope is not None and rope.interleaved
     paired = meant if site.interleaved is None else site.interleaved
     # A de-interleaved model reorders q and k: either way of pairing gives its scores.

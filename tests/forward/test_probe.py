@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,16 @@ from llama3 import llama3, tables_of
 from onnx import TensorProto, helper
 
 from forward import cli
-from forward.probe import probe
+from forward.probe import _probed, probe
+from forward.probe_case import Case
+from forward.probe_model import tiny_model
 from forward.probe_report import SCHEMA, Probe, Probed
+from packimport.audit.audit import find
 from packimport.errors import ContainerError
+from packimport.pack.archive import opened
 from packimport.pack.documents import validate
+from packimport.rope.schedule import Rope
+from packimport.semantics.reader import read_semantics
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 
@@ -262,6 +269,83 @@ def test_layers_that_should_not_rotate(tmp_path: Path) -> None:
         ("default (theta 10000)", "within"),
         ("no rotation", "wrong"),
     ]
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [("float32", 2.0**-24), ("float16", 2.0**-11)])
+@pytest.mark.parametrize(("steps", "verdict"), [(1, "within"), (12, "wrong")])
+def test_how_small_an_error_is_seen(
+    dtype: str, unit: float, steps: int, verdict: str, tmp_path: Path
+) -> None:
+    """At position 1, whose angles are small: a cos that is off by some of its last places."""
+    cos, sin = right()
+    cos[1, 5] -= steps * unit
+    pack = llama3_pack(tmp_path, (cos, sin), dtype=dtype)
+    assert the_site(probe(pack)).verdict == verdict
+
+
+def turned(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool) -> np.ndarray:
+    """x [tokens, heads, 2 * pairs] rotated by numpy's complex product (RoFormer, eq. 13)."""
+    pairs = x.shape[-1] // 2
+    halves = (x[..., ::2], x[..., 1::2]) if interleaved else (x[..., :pairs], x[..., pairs:])
+    product = (halves[0] + 1j * halves[1]) * (cos + 1j * sin)[:, None]
+    parts = [product.real, product.imag]
+    if interleaved:
+        return np.stack(parts, axis=-1).reshape(x.shape)
+    return np.concatenate(parts, axis=-1)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("trailing", [False, True])
+def test_the_tiny_model_rotates_as_the_site_says(
+    interleaved: bool, trailing: bool, tmp_path: Path
+) -> None:
+    """8 of 20 entries, at the start or at the end of a head; the others stay as they are."""
+    site = the_site(probe(llama3_pack(tmp_path))).site
+    site = replace(site, interleaved=interleaved, trailing=trailing, rotary_dim=8)
+    cos, sin = (part.astype(np.float32) for part in plain(32, 4))
+    positions = np.array([0, 3, 31])
+    x = np.random.default_rng(3).standard_normal((3, 2, 20), np.float32)
+    made = tiny_model(site, x, positions, (cos, sin), interleaved=interleaved)
+    assert made.op == ("plain ops" if trailing else "com.microsoft RotaryEmbedding")
+    found = made.run()
+    there = slice(12, 20) if trailing else slice(0, 8)
+    wide = turned(x[..., there].astype(np.float64), cos[positions], sin[positions], interleaved)
+    assert np.abs(found[..., there] - wide).max() < 1e-6
+    still = np.ones(20, bool)
+    still[there] = False
+    assert np.array_equal(found[..., still], x[..., still])
+
+    rope = Rope(
+        type="default", theta=10000.0, head_dim=20, rotary_dim=8, interleaved=interleaved,
+        trailing=trailing,
+    )  # fmt: skip
+    case = Case(site=site, rope=rope, length=32, positions=positions)
+    expected, allowed = case.expected(x, np.dtype(np.float32), interleaved)
+    assert np.abs(expected[..., there] - wide).max() < 1e-6
+    assert (np.abs(found - expected) <= allowed).all()
+    assert not allowed[..., still].any()
+    assert (allowed[..., there] < 1e-4).all()
+
+
+def test_a_model_that_reorders_its_entries_may_be_turned_either_way(tmp_path: Path) -> None:
+    """DeepSeek V3 reorders neighbours into halves, and then turns halves: the scores are the
+    same where neighbours are turned and nothing is reordered."""
+    for interleaved in (False, True):
+        pack = tiny_pack(
+            tmp_path / str(interleaved), config={}, form="rotary_embedding",
+            interleaved=interleaved,
+        )  # fmt: skip
+        semantics = read_semantics(pack)
+        assert (semantics.pair_layout, semantics.declaration is None) == ("half-split", False)
+        reordered = replace(semantics, pair_layout="de-interleaved")
+        with opened(pack) as container:
+            (facts,) = find(container, reordered)
+            verdicts = {
+                one.verdict
+                for meant in (semantics, reordered)
+                for one in _probed(container, meant, [facts])
+            }
+            assert verdicts == ({"within", "wrong"} if interleaved else {"within"})
 
 
 # --- by length -----------------------------------------------------------------------------
