@@ -186,8 +186,9 @@ def _followed(frame: Frame, node: Node, constants: Constants, hints: Hints) -> A
         scores = _scores(frame, node)
         if scores is None:
             return replace(bare, unfollowed="is an attention whose scores no MatMul makes")
-        query, key = scores
-        query_way, key_way = way_of(query, constants), way_of(key, constants)
+        query, key, turned_keys = scores
+        query_way = way_of(query, constants)
+        key_way = way_of(key, constants, turned_keys=turned_keys)
         lost = _lost(query_way, key_way)
         cache = next(iter(key_way.caches), "")
         if len(set(key_way.caches)) > 1:
@@ -195,9 +196,13 @@ def _followed(frame: Frame, node: Node, constants: Constants, hints: Hints) -> A
         return replace(bare, cache=cache, query_way=query_way, key_way=key_way, unfollowed=lost)
     if inputs is None:
         return replace(bare, cache=_any_cache(frame, node, hints))
-    query_way = way_of(resolve(frame, node.input(inputs.query)), constants)
+    do_rotary = node.integer("do_rotary", 0) if inputs.cos is not None else 0
+    is_rotated = do_rotary == 0
+    query_way = way_of(resolve(frame, node.input(inputs.query)), constants, is_rotated=is_rotated)
     key_name = "" if inputs.key is None else node.input(inputs.key)
-    key_way = way_of(resolve(frame, key_name), constants) if key_name else query_way
+    key_way = query_way
+    if key_name:
+        key_way = way_of(resolve(frame, key_name), constants, is_rotated=is_rotated)
     lost = _lost(query_way, key_way)
     cache = next(iter(key_way.caches), "")
     if node.input(inputs.past_key):
@@ -208,7 +213,7 @@ def _followed(frame: Frame, node: Node, constants: Constants, hints: Hints) -> A
     return replace(
         bare,
         cache=cache,
-        do_rotary=node.integer("do_rotary", 0) if inputs.cos is not None else 0,
+        do_rotary=do_rotary,
         query_way=query_way,
         key_way=key_way,
         unfollowed=lost,
@@ -221,14 +226,19 @@ def _lost(query: Way, key: Way) -> str | None:
             return f"its {what} {way.unfollowed}"
     if query.trailing != key.trailing:
         return "its query and its key are rotated at different ends of a head"
+    if query.sorted != key.sorted:
+        return "of its query and its key one has its neighbours sorted apart"
     return None
 
 
-def _scores(frame: Frame, softmax: Node) -> tuple[Value, Value] | None:
-    """q and k of the MatMul that leads to a Softmax; None where there are none, or several."""
+def _scores(frame: Frame, softmax: Node) -> tuple[Value, Value, int] | None:
+    """q and k of the MatMul that leads to a Softmax; None where there are none, or several.
+
+    And how often k's last two dims change places before it: not in ops that do so themselves.
+    """
     waiting = [resolve(frame, softmax.input(0))]
     seen: set[Value] = set()
-    found: list[tuple[Value, Value]] = []
+    found: list[tuple[Value, Value, int]] = []
     while waiting and len(seen) < _LONGEST:
         value = waiting.pop()
         node = value.node
@@ -237,7 +247,10 @@ def _scores(frame: Frame, softmax: Node) -> tuple[Value, Value] | None:
         seen.add(value)
         inputs = [resolve(value.frame, name) for name in node.inputs if name]
         if node.op in _MATMULS and len(inputs) == 2:
-            found.append((inputs[0], inputs[1]))
+            is_plain = node.op == "MatMul" or (
+                node.op == "FusedMatMul" and not node.integer("transB", 0)
+            )
+            found.append((inputs[0], inputs[1], int(is_plain)))
         elif node.domain == STANDARD and node.op in _BEFORE_SOFTMAX:
             waiting += inputs
     return found[0] if len(found) == 1 else None

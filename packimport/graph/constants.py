@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packimport.errors import GraphError
 from packimport.graph.frame import Value, resolve
-from packimport.graph.node import STANDARD, Node
+from packimport.graph.node import STANDARD, Node, Tensor
 from packimport.graph.onnx_file import OnnxFile
 from packimport.graph.protos import DTYPES
 from packimport.graph.spans import Spans
@@ -68,13 +68,17 @@ class Constants:
             return None
         return float(found.ravel()[0])
 
+    def values(self, tensor: Tensor) -> Array | None:
+        """The values of a tensor; None where it has too many, or none."""
+        if math.prod(tensor.shape) > _MOST:
+            return None
+        external = self._spans.external_array(tensor)
+        return self._file.small_array(tensor) if external is None else external
+
     def _evaluate(self, value: Value, depth: int) -> Array | None:
         tensor, node = value.tensor, value.node
         if tensor is not None:
-            if math.prod(tensor.shape) > _MOST:
-                return None
-            external = self._spans.external_array(tensor)
-            return self._file.small_array(tensor) if external is None else external
+            return self.values(tensor)
         if node is None or node.domain != STANDARD:
             return None
         if node.op == "Constant":

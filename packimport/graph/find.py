@@ -24,6 +24,8 @@ from packimport.graph.lengths import Lengths
 from packimport.graph.node import MICROSOFT, STANDARD
 from packimport.graph.onnx_file import OnnxFile
 from packimport.graph.positions import PositionReader
+from packimport.graph.ranks import Ranks
+from packimport.graph.repeats import Repeats
 from packimport.graph.rotation import Part, Rotation, Scene
 from packimport.graph.sharing import shared
 from packimport.graph.site import GraphFacts, Hints, Site, Unread
@@ -93,6 +95,7 @@ def _scene(file: OnnxFile, hints: Hints) -> Scene:
     constants = Constants(file, spans)
     lengths = Lengths(constants, hints)
     positions = PositionReader(constants, lengths, hints)
+    repeats = Repeats(constants, Ranks(constants, file.input_ranks))
     # A function that bears the name of an op is reported, and the op is what is looked at.
     own = {
         kind: body for kind, body in file.callable.items() if kind[0] not in {STANDARD, MICROSOFT}
@@ -105,7 +108,7 @@ def _scene(file: OnnxFile, hints: Hints) -> Scene:
         constants=constants,
         positions=positions,
         strands=StrandReader(
-            constants, lengths, positions, WaveReader(constants, lengths, positions)
+            constants, lengths, positions, WaveReader(constants, lengths, positions, repeats)
         ),
         main=main,
         tracks=tracks(main, constants, hints),

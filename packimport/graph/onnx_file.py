@@ -50,6 +50,7 @@ class OnnxFile:
     producer:  what made it, as the file states it, with its version.
     opsets:    domain ─▶ version. ir_version: of the format.
     view:      its bytes. wire: the messages in them.
+    input_ranks: of the main graph's inputs, of those that state one.
     main:      the main graph.
     functions: the bodies of local functions; `defined` has their (domain, name), and
                `callable` those that are the same at each call.
@@ -75,6 +76,12 @@ class OnnxFile:
         self.producer = f"{model.producer_name} {model.producer_version}".strip()
         self.ir_version = int(model.ir_version)
         self._graph = model.graph
+        # The ranks of the main graph's inputs, of those that state one.
+        self.input_ranks = {
+            value.name: len(value.type.tensor_type.shape.dim)
+            for value in model.graph.input
+            if value.type.tensor_type.HasField("shape")
+        }
         self.opsets = {opset.domain: opset.version for opset in model.opset_import}
         self.main = Body.of_graph(name, "", ((_GRAPH, 0),), model.graph)
         self.functions = tuple(

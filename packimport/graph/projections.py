@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from packimport.graph import ryzen_ai
 from packimport.graph.constants import Constants
 from packimport.graph.frame import Value, resolve
+from packimport.graph.moves import Moves, Stage
 from packimport.graph.node import MICROSOFT, STANDARD, Node
 from packimport.graph.turns import Turn, turn_of
 
@@ -73,31 +74,36 @@ class Way:
     turns:      the rotations that it passes.
     caches:     the graph inputs that are joined to it: keys of earlier calls.
     trailing:   whether what is rotated is the end of a head.
+    sorted:     whether neighbours are sorted apart before they are rotated.
     unfollowed: where the way was lost, one clause; None where it leads to projections.
     """
 
     turns: tuple[Turn, ...]
     caches: tuple[str, ...]
     trailing: bool
+    sorted: bool
     unfollowed: str | None
 
 
 class _Walk:
     """One walk from a value back to projections."""
 
-    def __init__(self, constants: Constants) -> None:
+    def __init__(self, constants: Constants, moves: Moves) -> None:
         self.constants = constants
+        self.moves = moves
         self.turns: list[Turn] = []
         self.caches: list[str] = []
         self.trailing = False
         self.reached = False
 
-    def go(self, start: Value) -> str:
+    def go(self, start: Value, stage: Stage) -> str:
         """Why the walk stopped before a projection; "" where it came to one."""
         seen: set[Value] = set()
-        waiting = [start]
+        waiting = [(start, stage)]
+        # What counts only if a rotation comes before it.
+        moved = ""
         while waiting:
-            value = waiting.pop()
+            value, stage = waiting.pop()
             if value in seen:
                 continue
             if len(seen) > _LONGEST:
@@ -107,18 +113,33 @@ class _Walk:
             if node is None:
                 name = value.name or "an input that is left out"
                 return f"comes from {name}, which is no projection"
-            following = self._step(value, node)
+            following = self._step(value, node, stage)
             if following is None:
                 return f"comes through the {node.op} node {node.label}, which may rotate"
+            if (node.domain, node.op) in _PASSING:
+                reason = self.moves.refusal(value, node, stage)
+                if reason is not None:
+                    reason = f"comes through the {node.op} node {node.label}, which {reason}"
+                    if stage is Stage.BEFORE:
+                        return reason
+                    moved = moved or reason
             waiting += following
+        if self.turns and moved:
+            return moved
         return "" if self.reached else f"comes from {start.name}, and no projection makes that"
 
-    def _step(self, value: Value, node: Node) -> list[Value] | None:
+    def _step(self, value: Value, node: Node, stage: Stage) -> list[tuple[Value, Stage]] | None:
         """The values to follow from here; None where the node may rotate."""
         turn = turn_of(value, self.constants)
         if turn is not None:
             self.turns.append(turn)
-            return [turn.turned]
+            return [(turn.turned, Stage.BEFORE)]
+        if (node.domain, node.op) == (STANDARD, "Concat"):
+            return self._joined(value, node, stage)
+        found = self._plain(value, node)
+        return None if found is None else [(before, stage) for before in found]
+
+    def _plain(self, value: Value, node: Node) -> list[Value] | None:
         kind = (node.domain, node.op)
         inputs = [resolve(value.frame, name) for name in node.inputs]
         if len(inputs) < 2 and kind in _OF_TWO:
@@ -130,8 +151,6 @@ class _Walk:
         if kind in _SCALINGS or kind == (STANDARD, "Sub"):
             scaled = _scaled(node, inputs)
             return None if scaled is None else [scaled]
-        if kind == (STANDARD, "Concat"):
-            return self._joined(node, inputs)
         if kind in _CACHES:
             cache, new = (inputs[i] for i in _CACHES[kind])
             self.caches.append(cache.name)
@@ -141,29 +160,39 @@ class _Walk:
             return []
         return None
 
-    def _joined(self, node: Node, inputs: list[Value]) -> list[Value] | None:
+    def _joined(self, value: Value, node: Node, stage: Stage) -> list[tuple[Value, Stage]] | None:
         """What a Concat joins: a key cache and new keys, or parts of a head."""
-        caches = [value for value in inputs if value.is_graph_input]
-        new = [value for value in inputs if not value.is_graph_input]
+        inputs = [resolve(value.frame, name) for name in node.inputs]
+        caches = [part for part in inputs if part.is_graph_input]
+        new = [part for part in inputs if not part.is_graph_input]
         if len(inputs) != 2 or len(new) == 0:
             return None
         if caches:
             self.caches += [cache.name for cache in caches]
-            return new
+            return [(part, stage) for part in new]
         if node.integer("axis", 0) not in {-1, 3} or inputs[0] == inputs[1]:
             return None
-        rotated = [turn_of(value, self.constants) is not None for value in inputs]
+        rotated = [turn_of(part, self.constants) is not None for part in inputs]
         if rotated.count(True) != 1:
             return None
         self.trailing |= rotated[1]
-        return inputs
+        # The rotated part is followed first: what both come from is before its rotation.
+        return [(inputs[rotated.index(False)], Stage.BESIDE), (inputs[rotated.index(True)], stage)]
 
 
-def way_of(value: Value, constants: Constants) -> Way:
-    """The way of a value back to the projections that make it."""
-    walk = _Walk(constants)
-    lost = walk.go(value)
-    return Way(tuple(walk.turns), tuple(walk.caches), walk.trailing, lost or None)
+def way_of(
+    value: Value, constants: Constants, *, turned_keys: int = 0, is_rotated: bool = True
+) -> Way:
+    """The way of a value back to the projections that make it.
+
+    turned_keys: of `Moves`. is_rotated: whether it is rotated where it comes from; else the
+    attention itself does that.
+    """
+    moves = Moves(constants, turned_keys)
+    walk = _Walk(constants, moves)
+    lost = walk.go(value, Stage.BEHIND if is_rotated else Stage.BEFORE)
+    turns, caches = tuple(walk.turns), tuple(walk.caches)
+    return Way(turns, caches, walk.trailing, moves.sorted, lost or None)
 
 
 def _scaled(node: Node, inputs: list[Value]) -> Value | None:

@@ -12,6 +12,7 @@ from packimport.graph.frame import Frame, Trail
 from packimport.graph.node import Node
 from packimport.graph.onnx_file import OnnxFile
 from packimport.graph.positions import PositionReader
+from packimport.graph.projections import Way
 from packimport.graph.site import ByLength, Hints, TableSpans, Unread, Waves
 from packimport.graph.spans import Spans
 from packimport.graph.strands import StrandReader
@@ -119,6 +120,14 @@ def same_pairs(parts: tuple[Part, ...]) -> int:
     if len(pairs) != 1:
         raise Unfollowed(f"its tables by length have {sorted(pairs)} pairs")
     return pairs.pop()
+
+
+def pairs_neighbours(interleaved: bool, way: Way | None) -> bool:
+    """Whether neighbours of the projection are turned: at once, or sorted apart before."""
+    is_sorted = way is not None and way.sorted
+    if is_sorted and interleaved:
+        raise Unfollowed("pairs neighbours that were sorted apart before")
+    return interleaved or is_sorted
 
 
 def flag(node: Node, name: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from packimport.graph import ryzen_ai
 from packimport.graph.body import Body
-from packimport.graph.node import Node
+from packimport.graph.node import STANDARD, Node
 from packimport.graph.ops import ATTENTIONS, ROTATING_OPS
 from packimport.graph.rotation import Part, Rotation, Scene
 from packimport.graph.site import TensorSpan, Unread
@@ -47,7 +47,7 @@ def _other_takers(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
                 is_known = (body, index) in known
                 if is_known and _goes_on_unseen(scene, node, name, values):
                     yield _used(scene, rotation, name, f"an input of the call {node.label}")
-                elif not (is_known or _is_harmless(node)):
+                elif not (is_known or _is_harmless(node) or _asks_for_shape(body, node)):
                     yield _used(scene, rotation, name, f"the {node.op} node {node.label}")
             if body is scene.file.main and name in body.outputs:
                 yield _used(scene, rotation, name, "an output of the graph")
@@ -64,7 +64,9 @@ def _goes_on_unseen(
     formal = {
         formal for formal, actual in zip(body.inputs, node.inputs, strict=False) if actual == name
     }
-    return bool(body.takers(frozenset(formal - set(values.get(body, {})))))
+    unseen = frozenset(formal - set(values.get(body, {})))
+    takers = body.takers(unseen)
+    return any(takers.get(name) for name in unseen)
 
 
 def _captured(
@@ -88,6 +90,23 @@ def _is_branch_of(child: Body, known: set[tuple[Body, int]]) -> bool:
 def _is_harmless(node: Node) -> bool:
     kind = (node.domain, node.op)
     return node.op in _HARMLESS or kind in _WITH_RECORDS
+
+
+def _asks_for_shape(body: Body, node: Node) -> bool:
+    """Whether a node only turns a value round for a Shape behind it."""
+    if (node.domain, node.op) != (STANDARD, "Transpose") or _is_seen_outside(body, node):
+        return False
+    takers = body.takers(frozenset(node.outputs))
+    after = [body.node(index) for name in node.outputs for index in takers.get(name, ())]
+    return bool(after) and all(taker.op in _HARMLESS for taker in after)
+
+
+def _is_seen_outside(body: Body, node: Node) -> bool:
+    names = frozenset(node.outputs)
+    return not names.isdisjoint(body.outputs) or any(
+        any(child.takers(names).get(name) for name in names) or not names.isdisjoint(child.outputs)
+        for child in _nested(body)
+    )
 
 
 def _spans(part: Part) -> tuple[TensorSpan, ...]:

@@ -101,6 +101,12 @@ class StrandReader:
             return self._scaled(value, node, trail, depth)
         if node.op == "Concat":
             return self._doubled(value, node, trail, depth)
+        if node.op == "Reshape":
+            each = self.waves.repeats.flattened(before, trail)
+            if each is not None:
+                return tuple(
+                    _doubled(strand, "repeated") for strand in self.read(each, trail, depth + 1)
+                )
         change = {"Cast": _cast, "Gather": self._gathered, "Slice": self._sliced}.get(node.op)
         if change is None and node.op not in _SAME:
             raise Unfollowed(origin(value))
@@ -132,10 +138,9 @@ class StrandReader:
         parts = {resolve(value.frame, name, trail) for name in node.inputs}
         if len(node.inputs) != 2 or len(parts) != 1:
             raise Unfollowed(origin(value))
-        strands = self.read(parts.pop(), trail, depth + 1)
-        if any(strand.layout != "pairs" for strand in strands):
-            raise Unfollowed("lies doubled twice")
-        return tuple(replace(strand, layout="halves") for strand in strands)
+        return tuple(
+            _doubled(strand, "halves") for strand in self.read(parts.pop(), trail, depth + 1)
+        )
 
     def _gathered(self, value: Value, node: Node, strand: Strand) -> Strand:
         """Rows of a table, picked by the positions."""
@@ -156,6 +161,8 @@ class StrandReader:
             self.constants.integers(inputs[i]) if len(inputs) > i else None for i in (0, 2, 3)
         )
         rank = len(strand.tensor.shape) if strand.tensor is not None else 0
+        if strand.angles is not None:
+            return self._halved(value, node, strand)
         if starts != (0,) or steps not in {None, (1,)} or axes is None or len(axes) != 1:
             raise Unfollowed(origin(value))
         if axes[0] in {-1, rank - 1} and rank:
@@ -169,6 +176,29 @@ class StrandReader:
         if axes[0] not in {0, rank - 2, -2}:
             raise Unfollowed(origin(value))
         return strand
+
+    def _halved(self, value: Value, node: Node, strand: Strand) -> Strand:
+        """The first half of a row of computed cos or sin, which lies twice."""
+        before = resolve(value.frame, node.input(0))
+        starts, ends, axes, steps = (
+            self.constants.integers(resolve(value.frame, node.input(i))) if node.input(i) else None
+            for i in (1, 2, 3, 4)
+        )
+        assert strand.angles is not None
+        assert strand.angles.values is not None
+        is_half = (starts, ends) == ((0,), (len(strand.angles.values),)) and steps in {None, (1,)}
+        ranks = self.waves.repeats.ranks
+        is_last = axes is not None and len(axes) == 1
+        is_last = is_last and ranks.is_axis(axes[0], ranks.of(before), -1) if axes else False
+        if not (is_half and is_last and strand.layout == "halves"):
+            raise Unfollowed(origin(value))
+        return replace(strand, layout="pairs")
+
+
+def _doubled(strand: Strand, layout: str) -> Strand:
+    if strand.layout != "pairs":
+        raise Unfollowed("lies doubled twice")
+    return replace(strand, layout=layout)
 
 
 def _cast(value: Value, node: Node, strand: Strand) -> Strand:

@@ -1,7 +1,7 @@
 """Turns: where a value is rotated, by one op or by a few plain ones.
 
 Plain ops rotate as x * cos + turned(x) * sin, with turned(x) = [-x2, x1] of two halves of
-the entries, or of neighbours.
+the entries, or of neighbours; or apart, as [x1 * cos - x2 * sin, x2 * cos + x1 * sin].
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Turn:
     value:  what the rotation makes. node: the op, or the Add of plain ops.
     turned: what it rotates.
     cos, sin: the values of plain ops; None for an op, which has them as inputs.
-    layout: how cos and sin lie for plain ops: "halves" or "repeated".
+    layout: how cos and sin lie for plain ops: "halves" or "repeated"; "pairs" where x1 and
+            x2 are rotated apart.
+    interleaved: whether x1 and x2 are neighbours, for plain ops.
     split:  where plain ops cut the entries in two; None where the graph computes it.
     trail:  the nodes of plain ops.
     """
@@ -39,6 +41,7 @@ class Turn:
     cos: Value | None = None
     sin: Value | None = None
     layout: str = "pairs"
+    interleaved: bool = False
     split: int | None = None
     trail: Trail
 
@@ -62,6 +65,8 @@ def turn_of(value: Value, constants: Constants) -> Turn | None:
     if (node.domain, node.op) in ROTATING_OPS:
         turned = resolve(value.frame, node.input(ROTATING_OPS[node.domain, node.op]))
         return Turn(value=value, node=node, turned=turned, trail=trail)
+    if (node.domain, node.op) in {(STANDARD, "Concat"), (STANDARD, "Reshape")}:
+        return _apart(value, node, constants)
     if (node.domain, node.op) != (STANDARD, "Add"):
         return None
     left, right = (resolve(value.frame, name, trail) for name in node.inputs)
@@ -92,10 +97,98 @@ def _plain(
                 cos=cos,
                 sin=sin,
                 layout=found[1],
+                interleaved=found[1] == "repeated",
                 split=found[2],
                 trail=Trail(nodes=nodes),
             )
     return None
+
+
+def _apart(value: Value, node: Node, constants: Constants) -> Turn | None:
+    """x1 and x2 that are rotated apart and put together again; None where they are not."""
+    trail = Trail(nodes={(value.frame.body, node.index)})
+    parts = _together(value, node, constants, trail)
+    if parts is None:
+        return None
+    difference, total = (_step(part, trail) for part in parts)
+    if difference is None or difference.op != "Sub" or total is None or total.op != "Add":
+        return None
+    products = [
+        resolve(part.frame, name, trail)
+        for part, made in zip(parts, (difference, total), strict=True)
+        for name in made.inputs
+    ]
+    for product in products:
+        _step(product, trail)
+    for (x1, cos), (x2, sin) in _product_pairs(products[0], products[1]):
+        first, second = _half(x1, constants, trail), _half(x2, constants, trail)
+        if first is None or second is None or first.whole != second.whole:
+            continue
+        is_interleaved = node.op == "Reshape"
+        split = _neighbours(first, second) if is_interleaved else _halves(first, second)
+        expected = {(second, cos), (first, sin)}
+        if split is None or not any(
+            {(_half(one, constants, trail), by), (_half(other, constants, trail), also)} == expected
+            for (one, by), (other, also) in _product_pairs(products[2], products[3])
+        ):
+            continue
+        return Turn(
+            value=value,
+            node=node,
+            turned=first.whole,
+            cos=cos,
+            sin=sin,
+            interleaved=is_interleaved,
+            split=split or None,
+            trail=trail,
+        )
+    return None
+
+
+def _together(
+    value: Value, node: Node, constants: Constants, trail: Trail
+) -> tuple[Value, Value] | None:
+    """The two values of a Concat of halves, or of a stack of neighbours that is flattened."""
+    axes = _LAST
+    if node.op == "Reshape":
+        value = resolve(value.frame, node.input(0), trail)
+        stack = _step(value, trail)
+        if stack is None or stack.op != "Concat":
+            return None
+        node, axes = stack, frozenset({-1, 4})
+    if len(node.inputs) != 2 or node.integer("axis", 0) not in axes:
+        return None
+    parts = [resolve(value.frame, name, trail) for name in node.inputs]
+    if axes is not _LAST:
+        stacked = [_unstacked(part, constants, trail) for part in parts]
+        parts = [part for part in stacked if part is not None]
+    return (parts[0], parts[1]) if len(parts) == 2 else None
+
+
+def _product_pairs(
+    one: Value, other: Value
+) -> Iterator[tuple[tuple[Value, Value], tuple[Value, Value]]]:
+    """Every way to see two products as (entries, cos or sin) each."""
+    for left in _factors(one):
+        for right in _factors(other):
+            yield left, right
+
+
+def _halves(first: _Half, second: _Half) -> int | None:
+    """Where two halves of a row were cut, 0 where the graph computes it; None for other pieces."""
+    if (first.start, first.step, second.step) != (0, 1, 1) or first.stop != second.start:
+        return None
+    split = first.stop if isinstance(first.stop, int) else 0
+    if first.stop == 0 or not (_is_end(second.stop) or second.stop == 2 * (split or -1)):
+        return None
+    return split
+
+
+def _neighbours(first: _Half, second: _Half) -> int | None:
+    """0 where two pieces are every second entry, from 0 and from 1 on; None for others."""
+    starts = (first.start, second.start, first.step, second.step)
+    is_all = _is_end(first.stop) and _is_end(second.stop)
+    return 0 if starts == (0, 1, 2, 2) and is_all else None
 
 
 def _factors(value: Value) -> Iterator[tuple[Value, Value]]:
@@ -136,15 +229,8 @@ def _turned(value: Value, constants: Constants) -> tuple[Value, str, int | None,
     first = _half(parts[1], constants, trail)
     if first is None or second is None or first.whole != second.whole:
         return None
-    if layout == "repeated":
-        is_turn = (first.start, second.start, first.step, second.step) == (0, 1, 2, 2)
-        is_turn &= _is_end(first.stop) and _is_end(second.stop)
-        return (first.whole, layout, None, trail) if is_turn else None
-    if (first.start, first.step, second.step) != (0, 1, 1) or first.stop != second.start:
-        return None
-    split = first.stop if isinstance(first.stop, int) else None
-    is_turn = split != 0 and (_is_end(second.stop) or second.stop == 2 * (split or -1))
-    return (first.whole, layout, split, trail) if is_turn else None
+    cut = _neighbours(first, second) if layout == "repeated" else _halves(first, second)
+    return None if cut is None else (first.whole, layout, cut or None, trail)
 
 
 def _is_end(stop: int | str) -> bool:
@@ -200,21 +286,44 @@ def _split(value: Value, node: Node, whole: Value, constants: Constants) -> _Hal
 
 
 def _bound(value: Value, constants: Constants) -> int | str | None:
-    """A bound of a Slice: a number, or "half" where it is half of a last dim."""
+    """A bound of a Slice: a number, "half" where it is half of a last dim, _END for all of it."""
     known = constants.integers(value)
     if known is not None:
         return known[0] if len(known) == 1 and known[0] >= 0 else None
+    times = 1
     for _ in range(_LONGEST):
         node = value.node
         if node is None or node.domain != STANDARD:
             return None
+        if node.op == "Mul":
+            # chunk: 1 and 2 times the half.
+            value, factor = _by_constant(value, node, constants)
+            if factor not in {1, 2}:
+                return None
+            times *= factor
+            continue
         if node.op in _PASSING:
             value = resolve(value.frame, node.input(0))
             continue
         if node.op != "Div" or constants.integer(resolve(value.frame, node.input(1))) != 2:
             return None
-        return "half" if _is_last_dim(resolve(value.frame, node.input(0)), constants) else None
+        whole = resolve(value.frame, node.input(0))
+        added = whole.node
+        if added is not None and (added.domain, added.op) == (STANDARD, "Add"):
+            # (n + 1) / 2, which is n / 2: a row in two halves has an even number of entries.
+            whole, one = _by_constant(whole, added, constants)
+            if one != 1:
+                return None
+        bounds: dict[int, int | str] = {1: "half", 2: _END}
+        return bounds.get(times) if _is_last_dim(whole, constants) else None
     return None
+
+
+def _by_constant(value: Value, node: Node, constants: Constants) -> tuple[Value, int | None]:
+    """What an Add or a Mul changes by a whole number, and that number."""
+    left, right = (resolve(value.frame, name) for name in node.inputs)
+    number = constants.integer(right)
+    return (left, number) if number is not None else (right, constants.integer(left))
 
 
 def _is_last_dim(value: Value, constants: Constants) -> bool:

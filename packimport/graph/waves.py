@@ -17,6 +17,7 @@ from packimport.graph.growth import read_growth
 from packimport.graph.lengths import Lengths, Switch
 from packimport.graph.node import STANDARD, Node, Tensor
 from packimport.graph.positions import PositionReader, Positions, shorter
+from packimport.graph.repeats import Repeats
 from packimport.graph.site import ByLength, Growth
 from packimport.graph.trace import Unfollowed, origin, target
 from packimport.rope.powers import inverse_powers
@@ -56,6 +57,7 @@ class WaveReader:
     constants: Constants
     lengths: Lengths
     positions: PositionReader
+    repeats: Repeats
 
     def angles(self, value: Value, trail: Trail) -> tuple[Angles, ...]:
         """The angles behind a value, one record per range of lengths.
@@ -92,6 +94,8 @@ class WaveReader:
         growth = read_growth(value, self.constants, self.lengths, trail)
         if growth is not None:
             return (_grown(growth),)
+        if node.op in {"Tile", "GatherND"}:
+            return self._repeated(value, node, trail, depth)
         if node.op == "Div":
             return self._quotient(value, node, trail, depth)
         if node.op == "Concat":
@@ -134,32 +138,18 @@ class WaveReader:
 
     def _reshaped(self, value: Value, node: Node, trail: Trail, depth: int) -> tuple[Angles, ...]:
         before = self._input(value, node, 0, trail)
-        if node.op == "Reshape" and (each := self._each_twice(before, trail)) is not None:
+        if node.op == "Reshape" and (each := self.repeats.flattened(before, trail)) is not None:
             inner = self._read(each, trail, depth + 1)
             return tuple(_doubled(angle, "repeated") for angle in inner)
         return self._read(before, trail, depth + 1)
 
-    def _each_twice(self, value: Value, trail: Trail) -> Value | None:
-        """The value x behind a stack of x and x along a new last axis; None for another value."""
-        node = value.node
-        if node is None or node.domain != STANDARD or node.op not in {"Concat", "Expand", "Tile"}:
-            return None
-        names = node.inputs if node.op == "Concat" else node.inputs[:1]
-        sources = set()
-        for name in names:
-            part = resolve(value.frame, name)
-            made = part.node
-            if made is None or made.op != "Unsqueeze":
-                return None
-            axes = self.constants.integers(resolve(part.frame, made.input(1)))
-            if (axes or made.integers("axes")) not in {(-1,), (3,)}:
-                return None
-            trail.nodes.add((part.frame.body, made.index))
-            sources.add(resolve(part.frame, made.input(0), trail))
-        if node.op == "Concat" and (len(names) != 2 or node.integer("axis", 0) not in {-1, 3}):
-            return None
-        trail.nodes.add((value.frame.body, node.index))
-        return sources.pop() if len(sources) == 1 else None
+    def _repeated(self, value: Value, node: Node, trail: Trail, depth: int) -> tuple[Angles, ...]:
+        if node.op == "Tile" and self.repeats.is_by_batch(value, node):
+            return self._read(self._input(value, node, 0, trail), trail, depth + 1)
+        rows = self.repeats.gathered(value, trail)
+        if rows is None:
+            raise Unfollowed(self._lost(value))
+        return tuple(_doubled(angle, "repeated") for angle in self._read(rows, trail, depth + 1))
 
     def _product(self, value: Value, node: Node, trail: Trail, depth: int) -> tuple[Angles, ...]:
         if node.op == "Einsum" and node.text("equation").replace(" ", "") not in _OUTER:

@@ -248,7 +248,7 @@ def test_another_rotary_dim_than_the_table_has(tmp_path: Path) -> None:
         for target in model.graph.node:
             if target.op_type == "RotaryEmbedding":
                 set_attribute(target, "rotary_embedding_dim", 8)
-                set_attribute(target, "num_heads", 4)
+                set_attribute(target, "num_heads", 4 if ".q" in target.output[0] else 2)
 
     pack = tiny_pack(tmp_path / "p", form="rotary_embedding", config={}, change=change)
     assert set(codes(check(pack))) == {"RPE018"}

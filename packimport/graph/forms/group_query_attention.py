@@ -21,6 +21,7 @@ from packimport.graph.rotation import (
     flag,
     is_set,
     layers_of,
+    pairs_neighbours,
     same_pairs,
     split_rows,
 )
@@ -76,7 +77,7 @@ def read(scene: Scene, attention: Attention) -> Rotation:
         node=node,
         layers=layers_of([attention]),
         sides=("query", "key"),
-        interleaved=flag(node, "rotary_interleaved"),
+        interleaved=pairs_neighbours(flag(node, "rotary_interleaved"), attention.query_way),
         rotary_dim=2 * pairs,
         parts=tuple(parts),
         trail=trail,

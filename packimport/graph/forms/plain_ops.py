@@ -1,8 +1,9 @@
-"""Rotation in plain ops: x * cos + turned(x) * sin, as torch's exporters and optimum write it.
+"""Rotation in plain ops: x * cos + turned(x) * sin, as torch's exporters and optimum write it,
+or the halves apart: x1 * cos - x2 * sin and x2 * cos + x1 * sin.
 
 cos and sin are computed from frequencies at every call, or are rows of a stored table
-whose entries lie doubled. Source: graphs of torch 2.13 (both exporters), optimum-onnx
-0.1.0, and those after onnxruntime 1.32's optimizer.
+whose entries lie doubled, or once where the halves are rotated apart. Source: graphs of
+torch 2.13 (both exporters), optimum-onnx 0.1.0, and those after onnxruntime 1.32's optimizer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from packimport.graph.attention import Attention
 from packimport.graph.frame import Frame, Trail
 from packimport.graph.parts import Wanted, read_parts
 from packimport.graph.projections import Way
-from packimport.graph.rotation import Rotation, Scene, layers_of, same_pairs
+from packimport.graph.rotation import Rotation, Scene, layers_of, pairs_neighbours, same_pairs
 from packimport.graph.site import Unread
 from packimport.graph.trace import Unfollowed
 from packimport.graph.turns import Turn
@@ -22,7 +23,7 @@ FORM = "plain ops"
 
 
 def find(scene: Scene) -> Iterator[Rotation | Unread]:
-    """A Rotation or an Unread for each Add that ends a rotation."""
+    """A Rotation or an Unread for each node that ends a rotation."""
     seen: dict[tuple[Frame, int, str], None] = {}
     for attention in scene.attentions:
         for side, way, turn in attention.turns:
@@ -53,7 +54,7 @@ def _read(scene: Scene, attention: Attention, side: str, way: Way, turn: Turn) -
         node=turn.node,
         layers=layers_of([attention]),
         sides=(side,),
-        interleaved=turn.layout == "repeated",
+        interleaved=pairs_neighbours(turn.interleaved, way),
         trailing=way.trailing,
         rotary_dim=2 * pairs,
         parts=parts,

@@ -25,7 +25,17 @@ from packimport.graph.ops import (
     ROTATING_OPS,
 )
 from packimport.graph.parts import Wanted, read_parts, shifted
-from packimport.graph.rotation import Part, Rotation, Scene, flag, layers_of, same_pairs, split_rows
+from packimport.graph.projections import Way
+from packimport.graph.rotation import (
+    Part,
+    Rotation,
+    Scene,
+    flag,
+    layers_of,
+    pairs_neighbours,
+    same_pairs,
+    split_rows,
+)
 from packimport.graph.site import Unread
 from packimport.graph.trace import Unfollowed
 
@@ -57,7 +67,7 @@ class _Served:
 
     attentions: list[Attention]
     sides: set[str]
-    trailing: bool
+    way: Way
 
 
 def find(scene: Scene) -> Iterator[Rotation | Unread]:
@@ -67,7 +77,7 @@ def find(scene: Scene) -> Iterator[Rotation | Unread]:
         for side, way, turn in attention.turns:
             if turn.cos is None:
                 key = (turn.value.frame, turn.node.index)
-                served = takers.setdefault(key, _Served([], set(), way.trailing))
+                served = takers.setdefault(key, _Served([], set(), way))
                 served.attentions.append(attention)
                 served.sides.add(side)
     for frame in scene.main.everything():
@@ -94,6 +104,7 @@ def _read(scene: Scene, frame: Frame, node: Node, served: _Served) -> Rotation:
     stated = node.integer("rotary_embedding_dim", 0)
     if stated < 0 or stated % 2:
         raise Unfollowed(f"has rotary_embedding_dim = {stated}; an even number is allowed")
+    _check_heads(node, served)
     is_onnx = inputs.form == ONNX_FORM
     return Rotation(
         form=inputs.form,
@@ -101,14 +112,37 @@ def _read(scene: Scene, frame: Frame, node: Node, served: _Served) -> Rotation:
         node=node,
         layers=layers_of(served.attentions),
         sides=tuple(side for side in ("query", "key") if side in served.sides),
-        interleaved=flag(node, "interleaved"),
-        trailing=served.trailing,
+        interleaved=pairs_neighbours(flag(node, "interleaved"), served.way),
+        trailing=served.way.trailing,
         rotary_dim=stated or whole,
         head_dim=None if stated or is_onnx else whole,
         mrope=_mrope(node),
         parts=parts,
         trail=trail,
     )
+
+
+# What attention ops call their heads: of the query, and of the key.
+_HEADS: Mapping[str, tuple[str, ...]] = {
+    "query": ("num_heads", "q_num_heads"),
+    "key": ("kv_num_heads", "num_heads"),
+}
+
+
+def _check_heads(node: Node, served: _Served) -> None:
+    """Raises Unfollowed where a node cuts its input into other heads than the attention.
+
+    Entries of a head that is too long are not rotated, and no kernel says so.
+    """
+    heads = node.integer("num_heads", 0)
+    for attention in served.attentions if heads else ():
+        for side in served.sides:
+            names = [name for name in _HEADS[side] if attention.node.has(name)]
+            taken = attention.node.integer(names[0], 0) if names else 0
+            if taken not in {0, heads}:
+                raise Unfollowed(
+                    f"has num_heads = {heads}, and the attention takes {taken} heads of its {side}"
+                )
 
 
 def _parts(
