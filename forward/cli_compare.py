@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import click
 
 from packimport.errors import PackimportError, UsageError
+from packimport.parameters import FILE, FOLDER
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from forward.comparison import Comparison
     from forward.data_set import DataSet
     from forward.form import Form
 
-FOLDER = click.Path(path_type=Path)
-FILE = click.Path(path_type=Path, dir_okay=False)
 _LIMIT = click.FloatRange(min=0)
 
 
@@ -260,4 +259,6 @@ def export_command(*, dumps: tuple[Path, ...], output: Path) -> int:
 
 
 def _print_json(value: object) -> None:
+    import json
+
     click.echo(json.dumps(value, indent=2, allow_nan=False))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from forward.cli_compare import form_options
-from packimport.cli import declaration_options
 from packimport.errors import PackimportError, UsageError
+from packimport.parameters import FILE, FOLDER, declaration_options
 from packimport.wrapping import wrapped
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from forward.form import Form
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
-FOLDER = click.Path(path_type=Path)
-FILE = click.Path(path_type=Path, dir_okay=False)
 COUNT = click.IntRange(min=1)
 
 
@@ -46,7 +44,7 @@ def prompts_option(function: _Function) -> _Function:
     """The option for many texts; the command says what belongs to it."""
     return click.option(
         "--prompts",
-        type=click.Path(path_type=Path),
+        type=FOLDER,
         help="Dump each line of a JSONL file, with prompt, tokens or messages, as DIR/00000 and"
         " so on; or the tokens of each dump in a folder.",
     )(function)
@@ -195,6 +193,8 @@ def run_command(
 
 
 def _probe(container: Path, config: Path | None, model: str | None, output: str) -> int:
+    import json
+
     from forward.probe import probe
     from forward.probe_report import refusal
 
@@ -224,7 +224,7 @@ def _probe(container: Path, config: Path | None, model: str | None, output: str)
 @prompts_option
 @click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=FOLDER,
     metavar="PATH",
     help="Obey this config.json (or the one in this folder) instead of MODEL_DIR's.",
 )

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
 from packimport.errors import PackimportError, UsageError
+from packimport.parameters import FOLDER, declaration_options
 from packimport.shell import DefaultGroup, run
 from packimport.version import __version__
 from packimport.wrapping import wrapped
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from packimport.audit.report import Report
     from packimport.dry_run import DryRun
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
-
-FOLDER = click.Path(path_type=Path)
-
-
-def declaration_options(function: _Function) -> _Function:
-    """The options that say which schedule is meant, where the pack does not."""
-    for option in (
-        click.option("--model", metavar="ID", help="A known model declares the schedule."),
-        click.option(
-            "--config",
-            type=FOLDER,
-            metavar="PATH",
-            help="The source model's config.json, or its folder; wins over the pack's own.",
-        ),
-    ):
-        function = option(function)
-    return function
 
 
 def output_options(function: _Function) -> _Function:
@@ -243,7 +227,11 @@ def table_command(
 
     if (source is None) == (model is None):
         raise UsageError("say which config", allowed="CONFIG or --model ID")
-    semantics = read_model(model) if model is not None else read_semantics(source or Path())
+    if model is not None:
+        semantics = read_model(model)
+    else:
+        assert source is not None
+        semantics = read_semantics(source)
     made = export(semantics, rows, dtype=dtype, layout=layout, seq_len=seq_len)
     made.write(out)
     for name, array in made.arrays.items():
@@ -308,4 +296,6 @@ def _print_refusal(error: PackimportError, form: str, quiet: bool) -> None:
 
 
 def _json(value: object) -> str:
+    import json
+
     return json.dumps(value, indent=2, allow_nan=False)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 
 _LEAST = 40
 # Where the values of a report's fields begin.
@@ -19,7 +17,11 @@ def wrapped(text: str, width: int | None = None) -> str:
     if width is None:
         if not sys.stdout.isatty():
             return text
+        import shutil
+
         width = max(_LEAST, shutil.get_terminal_size().columns)
+    import textwrap
+
     lines: list[str] = []
     for line in text.split("\n"):
         indent = len(line) - len(line.lstrip())

@@ -36,6 +36,7 @@ FLOORS = {
     "forward": 4,
     "packimport.demo": 5,
     "packimport.shell": 5,
+    "packimport.parameters": 5,
     "packimport.progress_bar": 5,
     "packimport.wrapping": 0,
     "packimport.cli": 6,
