@@ -15,6 +15,7 @@ from packimport.audit.judge import (
     rows_in_use,
     seq_len_of,
 )
+from packimport.audit.known_models import candidates
 from packimport.audit.layout import layout_of
 from packimport.audit.measure import Measurement, measure, measure_waves
 from packimport.audit.named_files import refuse_missing, refuse_missing_weights
@@ -31,7 +32,6 @@ from packimport.pack.container import Container
 from packimport.pack.progress import OnProgress
 from packimport.rope.schedule import Rope
 from packimport.semantics.model import Semantics
-from packimport.semantics.models import fitting_models
 from packimport.semantics.reader import read_semantics
 
 # Positions at which frequencies without a table are compared and named.
@@ -145,7 +145,7 @@ def _findings(
     facts: list[GraphFacts],
 ) -> Iterator[Finding]:
     if semantics.declaration is None:
-        yield _undeclared(semantics)
+        yield _undeclared(candidates(container, semantics, sites))
     elif not semantics.family_known:
         yield _unknown_family(semantics)
     if not facts:
@@ -174,8 +174,7 @@ def _unknown_family(semantics: Semantics) -> Finding:
     )
 
 
-def _undeclared(semantics: Semantics) -> Finding:
-    models = fitting_models(semantics)
+def _undeclared(models: tuple[str, ...]) -> Finding:
     fix = "name the source model's config.json with --config"
     if models:
         fix += f", or with --model one of the known models that fit: {', '.join(models)}"

@@ -62,12 +62,15 @@ def redefined_ops(scene: Scene) -> Iterator[Unread]:
             )
 
 
-def unread_layers(scene: Scene) -> Iterator[Unread]:
-    """Every attention layer that is not understood, or whose q and k are not rotated alike."""
+def unread_layers(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
+    """Every attention layer that is not understood, or whose q and k are not rotated alike.
+
+    rotations: those that were read; what is compiled has layers of its own.
+    """
     for attention in scene.attentions:
         if attention.is_read and (reason := attention.unfollowed or _oddly(attention)):
             yield scene.unread(attention.node, reason, attention.layer)
-    yield from _uneven(scene)
+    yield from _uneven(scene, rotations)
     for layer, name in unserved(scene.file.main, scene.tracks, scene.hints):
         for body in scene.file.bodies():
             for index in body.takers(frozenset({name})).get(name, ())[:1]:
@@ -78,9 +81,16 @@ def unread_layers(scene: Scene) -> Iterator[Unread]:
                 yield scene.unread(node, reason, layer)
 
 
-def _uneven(scene: Scene) -> Iterator[Unread]:
+def _uneven(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
     """Every way through the graph that has other layers than the one with the most."""
     most = max((layers_of(track) for track in scene.tracks), key=len, default=())
+    compiled = {
+        layer
+        for rotation in rotations
+        if (rotation.node.domain, rotation.node.op) in ryzen_ai.DISPATCH
+        for layer in rotation.layers
+    }
+    most = max((most, tuple(sorted(compiled))), key=len)
     for track in scene.tracks:
         layers = layers_of(track)
         if layers != most and all(attention.layer is not None for attention in track):

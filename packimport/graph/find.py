@@ -71,7 +71,7 @@ def _found(container: Container, graph: str, hints: Hints | None) -> GraphFacts:
                 rotations.append(found)
             else:
                 unread.append(found)
-    unread += unread_layers(scene)
+    unread += unread_layers(scene, rotations)
     lost = tuple(dangling(scene))
     without = {item.layer for item in lost}
     unread = [item for item in unread if item.layer not in without]

@@ -160,7 +160,14 @@ def test_models_that_fit_are_named(tmp_path: Path) -> None:
     assert finding.fix is not None
     assert "meta-llama/Llama-3.2-1B-Instruct" in finding.fix
     assert "Llama-3.2-3B" not in finding.fix
+    # The table is plain, and the model's is not.
+    assert "as baked" not in finding.fix
     report = check(pack.path, model="meta-llama/Llama-3.2-1B-Instruct")
     assert report.verdict == "mismatch"
     patch(pack.path, tmp_path / "out", model="meta-llama/Llama-3.2-1B-Instruct")
     assert check(tmp_path / "out").verdict == "ok"
+    for name in ("packimport.json", "config.json"):
+        (tmp_path / "out" / name).unlink()
+    (finding,) = (f for f in check(tmp_path / "out").findings if f.code == "RPE002")
+    assert finding.fix is not None
+    assert "meta-llama/Llama-3.2-1B-Instruct (as baked)" in finding.fix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,8 +91,19 @@ def test_compiled_nodes_stand_for_all_layers(family: str, tmp_path: Path) -> Non
     assert (site.rows, site.pairs, site.rotary_dim) == (ROWS, 32, 64)
     # What is compiled does not say how it pairs entries.
     assert site.interleaved is None
-    # Without a config the key caches tell.
-    assert by_encoding(facts(pack))["cos-sin"].layers == (0, 1, 2)
+    # The key caches that it takes tell, where their names are known.
+    for hints in (HINTS, replace(HINTS, layers=28)):
+        assert by_encoding(facts(pack, hints))["cos-sin"].layers == (0, 1, 2)
+
+
+def test_a_branch_that_lacks_a_layer_of_the_compiled_one(tmp_path: Path) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        *_, last = nodes(model.graph, "GQO")
+        last.op_type, last.domain = "SSMLP", "com.ryzenai"
+
+    found = facts(edited(made("npu 1.6", tmp_path), change))
+    reasons = {item.reason for item in found.unread if item.op == "GQO"}
+    assert "belongs to a branch that lacks the layers [2] of another branch" in reasons
 
 
 def test_a_compiled_node_whose_layers_nothing_tells(tmp_path: Path) -> None:

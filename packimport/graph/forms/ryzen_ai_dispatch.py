@@ -3,7 +3,8 @@
 Two constants are known, by the names that AMD's passes give their values:
 `sin_cos_cache_token` [rows, 2 * pairs], a row's cos and then its sin, for decoding;
 `sin_cos_cache_prefill` [2, rows, 4 * pairs], cos and sin in two parts each, of which the
-graph slices the rows of the prompt. Both are bfloat16. The node stands for all layers.
+graph slices the rows of the prompt. Both are bfloat16. The node stands for all layers, or
+for those whose key caches it takes.
 
 Source: the passes of AMD's ryzenai_onnx_utils that make them.
 """
@@ -71,7 +72,7 @@ def _read(scene: Scene, frame: Frame, node: Node) -> Rotation:
         form=FORM,
         frame=frame,
         node=node,
-        layers=_layers(scene),
+        layers=_layers(scene, frame, node),
         sides=("query", "key"),
         interleaved=kind.interleaved,
         rotary_dim=2 * part.pairs,
@@ -138,13 +139,11 @@ def _check_shape(span: TensorSpan, kind: _Kind) -> None:
         raise Unfollowed(f"its table {span.name} has shape {list(span.shape)}; it is {dims}")
 
 
-def _layers(scene: Scene) -> tuple[int, ...]:
-    """All layers of the model: by the configs, else by the key caches that the graph takes."""
+def _layers(scene: Scene, frame: Frame, node: Node) -> tuple[int, ...]:
+    """The layers whose key caches a node takes; where it takes none, all layers of the model."""
+    fed = [value.name for name in node.inputs if (value := resolve(frame, name)).is_graph_input]
+    named = {named_layer(name, scene.hints) for name in fed} - {None}
     count = scene.hints.layers
-    if count is not None:
-        return tuple(range(count))
-    named = {named_layer(name, scene.hints) for name in scene.file.main.inputs}
-    layers = tuple(sorted(layer for layer in named if layer is not None))
-    if not layers:
+    if not named and count is None:
         raise Unfollowed("is compiled, and no config says how many layers it stands for")
-    return layers
+    return tuple(sorted(layer for layer in named if layer is not None)) or tuple(range(count or 0))
