@@ -110,6 +110,21 @@ def _width(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
         )
 
 
+def _kernel(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
+    # onnxruntime 1.32: "cos_cache dimension 1 must be <= head_size / 2 and a multiple of 8".
+    site = judged.site
+    is_declared = all(rope is None or rope.pairs == site.pairs for rope in judged.ropes)
+    if site.form == "GroupQueryAttention" and site.pairs % 8 and is_declared:
+        yield finding(
+            "RPE040",
+            f"GroupQueryAttention takes no table of {site.pairs} pairs",
+            **place_of(judged),
+            expected="a multiple of 8 pairs",
+            found=f"{site.pairs} pairs",
+            fix="export again, with RotaryEmbedding nodes before the attention",
+        )
+
+
 def _head(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
     site = judged.site
     for rope in judged.ropes:
@@ -183,6 +198,7 @@ _CHECKS = (
     _rotated,
     _shared,
     _width,
+    _kernel,
     _head,
     _layout,
     _sections,

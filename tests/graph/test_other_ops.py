@@ -17,10 +17,12 @@ import onnxruntime.capi.onnxruntime_pybind11_state as ort_state
 import pytest
 from builders import INPUTS, Tables, plain, rename_everything, tiny_pack, write_json
 from graphs import edit, facts, node, set_attribute
+from mending.mended import run
 from onnx import TensorProto, helper, numpy_helper
 
 from packimport import check, patch
 from packimport.audit.report import Report
+from packimport.errors import GraphError, PatchError
 from packimport.graph import ops
 from packimport.graph.site import Hints
 
@@ -254,6 +256,26 @@ def test_another_rotary_dim_than_the_table_has(tmp_path: Path) -> None:
     assert set(codes(check(pack))) == {"RPE018"}
 
 
+@pytest.mark.parametrize("pairs", [4, 6, 8])
+def test_a_width_that_no_kernel_takes(tmp_path: Path, pairs: int) -> None:
+    """The declared one all the same: a multiple of 8 pairs, says onnxruntime."""
+    share = pairs / 8
+    pack = tiny_pack(
+        tmp_path / "p", hidden=64, tables=plain(ROWS, pairs),
+        config={"model_type": "phi", "partial_rotary_factor": share, "rope_scaling": None},
+    )  # fmt: skip
+    report = check(pack)
+    if pairs == 8:
+        assert (report.verdict, codes(report)) == ("ok", [])
+        run(pack, np.arange(9))
+        return
+    assert (report.verdict, codes(report)) == ("mismatch", ["RPE040"])
+    with pytest.raises(ort_state.InvalidArgument, match="a multiple of 8"):
+        run(pack, np.arange(9))
+    with pytest.raises(PatchError, match="RPE040"):
+        patch(pack, tmp_path / "out")
+
+
 def test_query_and_key_with_different_tables(tmp_path: Path) -> None:
     def change(model: onnx.ModelProto) -> None:
         for name, values in zip(("cos_k", "sin_k"), plain(ROWS, 8, 500.0), strict=True):
@@ -421,6 +443,31 @@ def test_a_function_that_uses_a_table_otherwise_as_well(tmp_path: Path) -> None:
 
     found = facts(tiny_pack(tmp_path / "p", change=change))
     assert any("an input of the call" in unread.reason for unread in found.unread)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_function_with_attributes_is_refused_by_name(declared: bool, tmp_path: Path) -> None:
+    """Each call may set do_rotary otherwise: `ref_attr_name` in the body."""
+
+    def change(model: onnx.ModelProto) -> None:
+        as_functions(model)
+        inner, outer = model.functions
+        for attribute in inner.node[0].attribute:
+            if attribute.name == "do_rotary":
+                attribute.ref_attr_name = "turns"
+                attribute.ClearField("i")
+        if declared:
+            inner.attribute.append("turns")
+            outer.node[0].attribute.append(helper.make_attribute("turns", 1))
+
+    pack = tiny_pack(tmp_path / "p", config={}, change=change)
+    if not declared:
+        with pytest.raises(GraphError, match="do_rotary is that of a function's call"):
+            check(pack)
+        return
+    report = check(pack)
+    assert (report.verdict, report.sites) == ("unsupported", ())
+    assert any("is in a function that is not followed" in f.message for f in report.findings)
 
 
 def two_graphs(folder: Path, *, second: Tables, split: bool) -> Path:
