@@ -159,8 +159,11 @@ def _declared(rope: Rope | None) -> str:
 
 
 def _refused(site: Site, rope: Rope | None, reason: str) -> Probed:
+    """A site that was not rotated: wrong where it is known to rotate other entries."""
+    fits = rope is None or (rope.pairs, rope.rotary_dim) == (site.pairs, site.rotary_dim)
+    verdict = NOT_PROBED if fits else WRONG
     return Probed(
-        site=site, declared=_declared(rope), op=op_of(site), verdict=NOT_PROBED, reason=reason
+        site=site, declared=_declared(rope), op=op_of(site), verdict=verdict, reason=reason
     )
 
 

@@ -85,7 +85,8 @@ class Probed:
         site = self.site
         yield f"  {printable(f'{site.graph}: {site.names}')}"
         yield from _fields(
-            rotates=f"{site.form} in layers {spans(site.layers)}; {site.dtype}",
+            rotates=f"{site.form} in layers {spans(site.layers)}; {site.dtype}"
+            + (", pairs taken as declared" if site.interleaved is None else ""),
             **{"in": site.branch, "for": _calls(site)},
             declared=self.declared,
             by=f"{self.op}, {len(self.positions)} positions from 0 to {self.positions[-1]}"

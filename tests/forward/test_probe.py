@@ -239,11 +239,25 @@ def test_a_table_that_ends_too_early(tmp_path: Path) -> None:
 
 
 def test_a_table_as_wide_as_its_rotary_dim_is_read_with_the_wrong_stride(tmp_path: Path) -> None:
-    """rotary_embedding_dim 8, and a table of 8 columns: onnxruntime takes it without a word."""
+    """rotary_embedding_dim 8, and a table of 8 columns: what rotates is not what is declared,
+    whether or not this onnxruntime takes it."""
     pack = tiny_pack(
         tmp_path / "p", form="rotary_embedding", tables=plain(64, 8), config=HALF, rotary_dim=8,
     )  # fmt: skip
-    assert the_site(probe(pack)).verdict != "within"
+    site = the_site(probe(pack))
+    assert (site.site.pairs, site.site.rotary_dim, site.verdict) == (8, 8, "wrong")
+
+
+def test_more_entries_than_a_head_has(tmp_path: Path) -> None:
+    """All 16 entries of two heads of 8, as exporters that lose the partial factor leave it."""
+
+    config = {"hidden_size": 32, "head_dim": 8}
+    pack = tiny_pack(
+        tmp_path / "p", form="rotary_embedding", head_dim=8, tables=plain(64, 8), config=config,
+        rotary_dim=16,
+    )  # fmt: skip
+    site = the_site(probe(pack))
+    assert (site.verdict, site.reason) == ("wrong", "it rotates 16 entries, and a head has 8")
 
 
 def test_a_node_that_cuts_heads_by_its_table(tmp_path: Path) -> None:
