@@ -145,9 +145,14 @@ def rewritten(name: str, edit: Callable[[np.ndarray], np.ndarray]) -> Change:
     return change
 
 
-def one_copy_of_hi(values: np.ndarray) -> np.ndarray:
-    values[0, ROWS // 2, 3] = 0.25
-    return values
+def one_copy(quarter: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Change an entry of one quarter of a row: hi, hi, lo or lo."""
+
+    def edit(values: np.ndarray) -> np.ndarray:
+        values[0, ROWS // 2, quarter * LLAMA3.pairs + 3] = 0.25
+        return values
+
+    return edit
 
 
 def without_lo(values: np.ndarray) -> np.ndarray:
@@ -160,7 +165,7 @@ def sin_before_cos(values: np.ndarray) -> np.ndarray:
 
 
 DAMAGED: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
-    "copies of hi differ": ("full fusion 1.8", PREFILL, one_copy_of_hi),
+    **{f"quarter {q} differs": ("full fusion 1.8", PREFILL, one_copy(q)) for q in range(4)},
     "lo is lost": ("full fusion 1.8", PREFILL, without_lo),
     "sin at index 0": ("full fusion 1.8", PREFILL, lambda values: values[::-1]),
     "sin before cos": ("npu 1.6", TOKEN, sin_before_cos),
@@ -183,6 +188,13 @@ def test_a_damaged_table_is_found_and_mended(what: str, tmp_path: Path) -> None:
     assert check(tmp_path / "out").verdict == "ok"
     assert changed_tables(pack.path, tmp_path / "out", pack.graph) == {name}
     assert all(place.is_right(LLAMA3) for place in baked(tmp_path / "out", pack.graph).values())
+
+
+def test_a_prefill_table_made_from_float32(tmp_path: Path) -> None:
+    """hi + lo has 16 bits then, and is within an ulp of float16 of what is declared."""
+    pack = right("full fusion 1.8", tmp_path, table_dtype="float32")
+    report = judged(pack)
+    assert (report.verdict, errors(report)) == ("ok", set()), report.text()
 
 
 @pytest.mark.parametrize("family", ["hybrid 1.7", "npu 1.6"])
