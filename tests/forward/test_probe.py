@@ -20,6 +20,7 @@ from builders import Tables, plain, tiny_pack, write_json
 from llama3 import llama3, tables_of
 from onnx import TensorProto, helper
 
+import packimport
 from forward import cli
 from forward.probe import _probed, probe
 from forward.probe_case import Case
@@ -515,6 +516,48 @@ def test_positions_in_three_axes(
     pack = tiny_pack(tmp_path / "p", form="rotary_embedding", config=config, change=change)
     site = the_site(probe(pack))
     assert (site.op, site.verdict) == ("com.microsoft MRotaryEmbedding", verdict)
+
+
+# --- after mending -------------------------------------------------------------------------
+
+
+def by_changes_of_the_graph(folder: Path) -> dict[str, Path]:
+    """Packs whose cure is more than other bytes in a table."""
+    dynamic = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+    one = longrope_graphs.table(longrope_graphs.SHORT, longrope_graphs.ROWS)
+    form = "rotary_embedding"
+    return {
+        "dynamic": tiny_pack(
+            folder / "dynamic", rows=128, form=form,
+            config={**dynamic, "max_position_embeddings": 64},
+        ),
+        "longrope": longrope_graphs.pack_of(folder / "longrope", form=form, tables=one),
+        "no rope": tiny_pack(
+            folder / "no rope", form=form,
+            config={"model_type": "smollm3", "no_rope_layers": [1, 0]},
+        ),
+        "too wide": tiny_pack(folder / "too wide", form=form, config=HALF),
+        "rows": tiny_pack(
+            folder / "rows", form=form, rows=128, tables=plain(64, PAIRS), config={}
+        ),
+        "pairs": tiny_pack(folder / "pairs", form=form, interleaved=True, config={}),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["dynamic", "longrope", "no rope", "too wide", "rows", "pairs"])
+def test_what_mending_changes_in_a_graph_passes(name: str, tmp_path: Path) -> None:
+    pack = by_changes_of_the_graph(tmp_path)[name]
+    assert probe(pack).exit_code == 1
+    packimport.patch(pack, tmp_path / "out")
+    found = probe(tmp_path / "out")
+    assert (found.verdict, found.gaps) == ("within", ()), found.text()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in PACKS.iterdir()))
+def test_every_real_pack_passes_when_mended(name: str, tmp_path: Path) -> None:
+    packimport.patch(PACKS / name, tmp_path / "out")
+    found = probe(tmp_path / "out")
+    assert (found.verdict, found.gaps) == ("within", ()), found.text()
 
 
 # --- what is no site -----------------------------------------------------------------------
