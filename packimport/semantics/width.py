@@ -26,6 +26,7 @@ def set_width(draft: Draft, kind: str) -> None:
         _set_part(draft, part, head)
         _check_same(draft, part, count)
     elif count is not None:
+        _check_alone(context, count, head)
         draft.set("rotary_dim", count.integer(1), count)
     else:
         _set_default(draft, head)
@@ -97,6 +98,17 @@ def _check_same(draft: Draft, part: Document, count: Document | None) -> None:
             f"contradicts {part.pointer}: {part.value} of {draft.values['head_dim']} entries is"
             f" {rotary}",
             allowed=str(rotary),
+        )
+
+
+def _check_alone(context: Context, count: Document, head: Size) -> None:
+    """A number of entries that the family's code does not read, and that changes something."""
+    if context.family.text("rotary_dim_alone", "") and count.integer(1) != head.value:
+        raise count.error(
+            f"transformers' code for {context.family.name} does not read this key and rotates"
+            f" {head.value} entries, other code rotates {count.value}",
+            allowed=f"partial_rotary_factor {count.integer(1) / head.value:g} beside it where"
+            " those rotate; none of it where whole heads do",
         )
 
 

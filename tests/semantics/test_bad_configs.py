@@ -140,6 +140,15 @@ def test_list_with_an_entry_out_of_range(entry: float) -> None:
     refused(scaled("longrope", long_factor=values), "/rope_scaling/long_factor", "entry 5")
 
 
+def test_a_width_that_the_code_does_not_read() -> None:
+    """transformers 5.24.0 rotates 128 entries of this one, whatever rotary_dim says."""
+    value = config(model_type="minimax_m3_vl_text", head_dim=128)
+    assert only_rope(value).rotary_dim == 128
+    refused({**value, "rotary_dim": 64}, "/rotary_dim", "rotates 128", "partial_rotary_factor 0.5")
+    stated = {**value, "rotary_dim": 64, "partial_rotary_factor": 0.5}
+    assert only_rope(stated).rotary_dim == 64
+
+
 @pytest.mark.parametrize("kind", TYPES)
 def test_odd_rotary_dimension(kind: str) -> None:
     value = scaled(kind) | {"head_dim": 63}
