@@ -27,8 +27,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent)]
-NAMES = ("strict_json", "config", "genai_config", "manifest", "wire", "graph", "archive", "dump",
-         "kld", "tokens")  # fmt: skip
+NAMES = ("strict_json", "config", "genai_config", "manifest", "unfinished", "wire", "graph",
+         "archive", "dump", "kld", "tokens")  # fmt: skip
 SECONDS = 5
 MEMORY = 2**30
 
