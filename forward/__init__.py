@@ -6,11 +6,14 @@ The stages, each a module that can be used alone:
     session.py       a graph in onnxruntime   ─▶ Session (the one door to onnxruntime)
     wiring.py        what the graph's nodes allow: shared caches, parts of a text
     kv_cache.py      the past of one sequence, carried from step to step
-    prompt.py        a file or a text         ─▶ token ids
-    chat.py          messages ─▶ a text, by a chat template (chat_process.py runs it)
+    prompt.py        a file or a text         ─▶ token ids (tokenizer.py)
+    limited.py       strangers' templates and tokenizers, in a process with limits
+    chat.py          messages ─▶ a text, by a chat template
     limits.py        how many tokens a pack takes
     sources.py       which files a run reads, and their hashes
     steps.py         how many tokens, how fed ─▶ Steps
+    feeds.py         ids, mask and positions of a step (ports.py: what a graph takes)
+    run.py           one sequence, step by step
     runner.py        Session × tokens × Steps ─▶ Blocks of logits
     generate.py      greedy tokens and their text
     self_check.py    every way to feed the same tokens ─▶ Checks
@@ -23,6 +26,7 @@ The stages, each a module that can be used alone:
     statistics.py    two blocks of logits     ─▶ figures per position (top.py, moments.py)
     truncated.py     the same where a dump keeps the largest logits alone
     figures.py       figures per position     ─▶ Figures of a range, with standard errors
+    data_set.py      the dumps of many prompts, as one
     compare.py       two Dumps                ─▶ Comparison (comparison.py, gates.py, worst.py)
     three.py         a reference, before, after
     likelihood.py    before and after without a reference (scores.py)

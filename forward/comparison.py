@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from forward.figures import Figures
+from forward.figures_text import TOP_K, extent, figures_table, floor_table, singles
 from forward.gates import Gate, Limits, gates
 from forward.tokenizer import Tokenizer
 from forward.worst import Worst
 from packimport import __version__
-from packimport.errors import DumpError, PackimportError, UsageError
+from packimport.errors import DumpError, PackimportError, UsageError, printable
 
 SCHEMA = "comparison.schema.json"
 TOOL = {"name": "forward-serve", "version": __version__}
@@ -145,10 +147,35 @@ class Comparison:
         }
 
     def text(self) -> str:
-        """For a person."""
-        from forward.comparison_text import text
+        """For a person: single figures, a table, the gates."""
+        return "\n".join(self._lines())
 
-        return text(self)
+    def _lines(self) -> Iterator[str]:
+        yield f"reference    {printable(self.reference)}"
+        yield f"run          {printable(self.run)}"
+        yield f"logits       {extent(self.overall, self.vocab, self.dumps)}"
+        if not self.exact:
+            yield TOP_K
+        elif not self.alike:
+            yield "correlation  none: one side holds log p, the other logits"
+        elif self.correlation is None:
+            yield "correlation  undefined, a side is constant"
+        else:
+            yield f"correlation  {self.correlation:.9f}"
+        yield from singles(self.overall)
+        yield ""
+        yield from figures_table((self.overall, *self.phases, *self.buckets, *self.edges))
+        if self.floor is not None:
+            yield ""
+            yield f"floor        {printable(self.floor.run)}"
+            yield from floor_table(self.ranges, self.floor.ranges)
+        if self.worst:
+            yield ""
+            yield "worst positions"
+            yield from (place.text() for place in self.worst)
+        if self.gates:
+            yield ""
+            yield from (gate.text() for gate in self.gates)
 
 
 def refusal(error: PackimportError) -> dict[str, object]:

@@ -12,10 +12,10 @@ import numpy as np
 
 from forward.compare import buckets, check_same, shared_positions
 from forward.comparison import TOOL
-from forward.comparison_text import scientific, table
 from forward.data_set import DataSet, data_set, pairs
 from forward.dump import Dump
 from forward.figures import number, standard_error
+from forward.figures_text import scientific, table
 from forward.moments import Floats
 from forward.scores import scores
 from packimport.errors import DumpError, printable

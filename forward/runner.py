@@ -13,11 +13,13 @@ from forward import ryzen_ai
 from forward.dump import Dump, Tokens
 from forward.feeds import Feeds
 from forward.genai_config import Decoder, read_decoder
-from forward.kv_cache import GrowingCache, SharedCache, Slot, find_slots
+from forward.kv_cache import GrowingCache, SharedCache, find_slots
 from forward.limits import check_length
+from forward.ports import check_ports
 from forward.prompt import check_tokens
+from forward.run import Run
 from forward.ryzen_ai import RyzenAI
-from forward.session import PROVIDER, Port, Session, Settings, Value, open_session
+from forward.session import PROVIDER, Session, Settings, open_session
 from forward.sources import files_read
 from forward.steps import Block, Step, plan
 from forward.wiring import Wiring, read_wiring
@@ -27,75 +29,6 @@ from packimport.pack.container import Container, open_container
 # Tokens of a step where the graph does not look at the length: as fast as more of them,
 # and the logits of a step and the scores of its attention take little memory.
 CHUNK = 256
-
-_INTEGERS = ("int64", "int32")
-_FLOATS = ("float32", "float16", "bfloat16")
-
-
-class Run:
-    """One sequence on its way through a graph.
-
-    length: tokens fed so far.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        decoder: Decoder,
-        cache: GrowingCache | SharedCache,
-        cached: bool,
-        feeds: Feeds,
-    ) -> None:
-        self._session = session
-        self._decoder = decoder
-        self._cache = cache
-        self._cached = cached
-        self._feeds = feeds
-        self.length = 0
-
-    def feed(self, tokens: Tokens) -> npt.NDArray[np.generic]:
-        """The logits after the next tokens, [rows, vocab]: a row per token, or the last alone.
-
-        They may be a view of memory that the next feed overwrites.
-        Raises GraphError where the run fails.
-        """
-        logits = self._step(tokens, self._decoder.logits)
-        assert logits is not None
-        return self._rows(logits)
-
-    def skip(self, tokens: Tokens) -> None:
-        """The same without the logits, which are not computed: only the cache moves on."""
-        self._step(tokens, None)
-
-    def _step(self, tokens: Tokens, logits: str | None) -> Value | None:
-        if self.length and not self._cached:
-            raise GraphError(
-                "the graph takes no past, so its tokens can only be fed at once",
-                place=self._session.place,
-                fix="Leave --decode and --chunk out.",
-            )
-        start, stop = self.length, self.length + len(tokens)
-        try:
-            result = self._cache.run(self._feeds.step(tokens, start), logits, len(tokens))
-        except GraphError as error:
-            raise GraphError(
-                f"{error.message} (positions {start} to {stop - 1})",
-                place=error.place,
-                fix=error.fix,
-            ) from error
-        self.length = stop
-        return result
-
-    def _rows(self, logits: Value) -> npt.NDArray[np.generic]:
-        if len(logits.shape) != 3 or logits.shape[0] != 1:
-            raise GraphError(
-                "logits of an unknown layout",
-                place=f"{self._session.place}: output {self._decoder.logits}",
-                found=list(logits.shape),
-                allowed="[1, positions, vocab]",
-            )
-        rows: npt.NDArray[np.generic] = logits.array()[0]
-        return rows
 
 
 class Runner:
@@ -109,7 +42,7 @@ class Runner:
         self._decoder = decoder
         self._slots = find_slots(session, decoder, wiring)
         self.wiring = wiring
-        _check_ports(session, decoder, self._slots)
+        check_ports(session, decoder, self._slots)
 
     @property
     def version(self) -> str:
@@ -360,46 +293,3 @@ def run_logits(
     blocks = runner.blocks(ids, runner.steps(len(ids), decode, chunk))
     logits = np.concatenate([block.logits.astype(np.float32) for block in blocks])
     return Dump(name=str(path), tokens=ids, logits=logits, prefill=len(ids) - decode)
-
-
-def _check_ports(session: Session, decoder: Decoder, slots: Sequence[Slot]) -> None:
-    known = {decoder.input_ids, decoder.attention_mask, decoder.position_ids}
-    known |= {slot.past for slot in slots}
-    for name, port in session.inputs.items():
-        if name not in known:
-            raise GraphError(
-                "forward-serve does not know how to feed this input",
-                place=f"{session.place}: input {name}",
-                found=port.text(),
-                allowed=", ".join(sorted(known - {slot.past for slot in slots})) + " and pasts",
-            )
-    for name in (decoder.input_ids, decoder.attention_mask, decoder.position_ids):
-        if name in session.inputs:
-            _check_integer_port(session, session.inputs[name])
-    for name, there in ((decoder.input_ids, session.inputs), (decoder.logits, session.outputs)):
-        if name not in there:
-            raise GraphError(
-                "the graph lacks what genai_config.json names",
-                place=session.place,
-                found=", ".join(list(there)[:5]),
-                allowed=name,
-            )
-    logits = session.outputs[decoder.logits]
-    if len(logits.shape) != 3 or logits.dtype not in _FLOATS:
-        raise GraphError(
-            "logits of an unknown type or layout",
-            place=f"{session.place}: output {decoder.logits}",
-            found=logits.text(),
-            allowed="float32, float16 or bfloat16 [batch, positions, vocab]",
-        )
-
-
-def _check_integer_port(session: Session, port: Port) -> None:
-    batch, length = port.shape if len(port.shape) == 2 else (0, 0)
-    if port.dtype not in _INTEGERS or batch not in (None, 1) or length is not None:
-        raise GraphError(
-            "this input has a type or shape that forward-serve can't feed yet",
-            place=f"{session.place}: input {port.name}",
-            found=port.text(),
-            allowed="int64 or int32 [1 or open, open]",
-        )

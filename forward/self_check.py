@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from forward.dump import Tokens
 from forward.genai_config import Decoder
-from forward.runner import Run, Runner
+from forward.run import Run
+from forward.runner import Runner
 from packimport.errors import DumpError, GraphError
 
 # Tokens of the check: enough that the fastest and the slowest pairs have turned.

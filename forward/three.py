@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forward.comparison import TOOL, Comparison
-from forward.comparison_text import TOP_K, extent, table
 from forward.figures import Figures
+from forward.figures_text import TOP_K, extent, table
 from packimport.errors import printable
 
 
@@ -47,7 +47,7 @@ class Three:
         yield f"reference    {printable(self.before.reference)}"
         yield f"before       {printable(self.before.run)}"
         yield f"after        {printable(self.after.run)}"
-        yield f"logits       {extent(self.before)}"
+        yield f"logits       {extent(self.before.overall, self.before.vocab, self.before.dumps)}"
         if not (self.before.exact and self.after.exact):
             yield TOP_K
         yield ""

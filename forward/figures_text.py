@@ -1,15 +1,10 @@
-"""A comparison as text, for a person: single figures, a table, the gates."""
+"""Figures as text, for a person: single ones, and tables of ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from forward.figures import Figures
-from packimport.errors import printable
-
-if TYPE_CHECKING:
-    from forward.comparison import Comparison
 
 _HEAD = (
     *("", "positions", "KL mean", "+-", "median", "99 %", "99.9 %", "max"),
@@ -19,49 +14,13 @@ _HEAD = (
 TOP_K = "top-k        a dump keeps the largest logits alone: each KL is the least it can be"
 
 
-def text(comparison: Comparison) -> str:
-    """Every part of a comparison, line by line."""
-    return "\n".join(_lines(comparison))
-
-
-def _lines(comparison: Comparison) -> Iterator[str]:
-    whole = comparison.overall
-    yield f"reference    {printable(comparison.reference)}"
-    yield f"run          {printable(comparison.run)}"
-    yield f"logits       {extent(comparison)}"
-    if not comparison.exact:
-        yield TOP_K
-    yield from _singles(comparison)
-    yield ""
-    ranges = (whole, *comparison.phases, *comparison.buckets, *comparison.edges)
-    yield from table([_HEAD, *map(_row, ranges)])
-    if comparison.floor is not None:
-        yield ""
-        yield f"floor        {printable(comparison.floor.run)}"
-        yield from table(_floor_rows(comparison, comparison.floor))
-    if comparison.worst:
-        yield ""
-        yield "worst positions"
-        yield from (place.text() for place in comparison.worst)
-    if comparison.gates:
-        yield ""
-        yield from (gate.text() for gate in comparison.gates)
-
-
-def extent(comparison: Comparison) -> str:
+def extent(whole: Figures, vocab: int, dumps: int) -> str:
     """How much was compared."""
-    of = "" if comparison.dumps == 1 else f", of {comparison.dumps} dumps"
-    return f"{comparison.overall.count} positions x {comparison.vocab}{of}"
+    return f"{whole.count} positions x {vocab}{'' if dumps == 1 else f', of {dumps} dumps'}"
 
 
-def _singles(comparison: Comparison) -> Iterator[str]:
-    whole = comparison.overall
-    if comparison.correlation is not None:
-        yield f"correlation  {comparison.correlation:.9f}"
-    elif not comparison.alike:
-        yield "correlation  none: one side holds log p, the other logits"
-    elif comparison.exact:
-        yield "correlation  undefined, a side is constant"
+def singles(whole: Figures) -> Iterator[str]:
+    """The figures that are given for all positions together."""
     if whole.ppl_reference is not None and whole.ppl_run is not None:
         yield (
             f"perplexity   reference {_with(whole, 'ppl_reference')}, run {_with(whole, 'ppl_run')}"
@@ -82,11 +41,18 @@ def _singles(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _floor_rows(comparison: Comparison, floor: Comparison) -> Iterator[tuple[str, ...]]:
-    yield ("", "KL mean", "of the floor", "times")
-    for figures, noise in zip(comparison.ranges, floor.ranges, strict=True):
+def figures_table(ranges: Sequence[Figures]) -> Iterator[str]:
+    """A line for each range."""
+    return table([_HEAD, *map(_row, ranges)])
+
+
+def floor_table(ranges: Sequence[Figures], floor: Sequence[Figures]) -> Iterator[str]:
+    """Each range beside the same of the floor."""
+    rows = [("", "KL mean", "of the floor", "times")]
+    for figures, noise in zip(ranges, floor, strict=True):
         times = f"{figures.kl_mean / noise.kl_mean:.3g}" if noise.kl_mean else "-"
-        yield (figures.name, f"{figures.kl_mean:.3e}", f"{noise.kl_mean:.3e}", times)
+        rows.append((figures.name, f"{figures.kl_mean:.3e}", f"{noise.kl_mean:.3e}", times))
+    return table(rows)
 
 
 def _row(figures: Figures) -> tuple[str, ...]:
