@@ -53,6 +53,8 @@ _OPERATORS = (
     re.compile(r"Fatal error: (\S+)\(-?\d+\) is not a registered function/op"),
     re.compile(r"Could not find an implementation for (\S+)\(\d+\) node"),
 )
+_ATTRIBUTE = re.compile(r"Unrecognized attribute: (\S+) for operator (\S+)")
+_INVALID = re.compile(r"^(?:Load model from .*? failed:)?This is an invalid model\..* Error (?=\S)")
 _FAILED = re.compile(r"while running (\S+) node\. Name:'([^']*)' Status Message: (.*)", re.DOTALL)
 _SOURCE = re.compile(r"^\S+\.(?:cc|h):\d+ (?:.* was false\. (?=\S))?")
 
@@ -369,6 +371,13 @@ def _ports(nodes: Sequence[Any]) -> dict[str, Port]:
 def _load_error(text: str, place: str, version: str, provider: str) -> GraphError:
     foreign = any(sign in text for sign in _NO_KERNEL)
     where = "the CPU" if provider == PROVIDER else provider
+    newer = _ATTRIBUTE.search(text)
+    if newer is not None:
+        return GraphError(
+            f"onnxruntime {version} does not know the attribute {newer[1]} of {newer[2]}",
+            place=place,
+            fix="Use the release of onnxruntime that the pack was made for, or a later one.",
+        )
     op = next((found for pattern in _OPERATORS if (found := pattern.search(text))), None)
     return GraphError(
         f"onnxruntime {version} has no operator {op[1]} on {where}"
@@ -403,5 +412,5 @@ def _short(text: str) -> str:
     """onnxruntime's message without its code, kind and place in its source, on one line."""
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
-    text = _SOURCE.sub("", " ".join(text.split()))
+    text = _INVALID.sub("", _SOURCE.sub("", " ".join(text.split())))
     return text if len(text) <= 300 else text[:299] + "…"

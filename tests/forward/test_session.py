@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from counting import counting_pack, expected
@@ -64,8 +65,6 @@ def test_an_unknown_dtype_is_an_error_of_ours(tmp_path: Path) -> None:
 
 
 def test_foreign_operators_name_their_device(tmp_path: Path) -> None:
-    import onnx
-
     path = counting_pack(tmp_path / "p") / "model.onnx"
     model = onnx.load(path)
     model.graph.node[0].domain = "com.ryzenai"
@@ -75,3 +74,54 @@ def test_foreign_operators_name_their_device(tmp_path: Path) -> None:
         open_session(path, "model.onnx")
     assert caught.value.fix is not None
     assert "NPU" in caught.value.fix
+
+
+def saved(folder: Path, node: onnx.NodeProto, shapes: dict[str, list[str]]) -> Path:
+    """A model of one node, float32 in and out."""
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [node], "g",
+        [value(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+        [value("y", onnx.TensorProto.FLOAT, None)],
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def test_a_run_that_fails_names_the_node_and_the_cause(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Add", ["a", "b"], ["y"], "adds")
+    path = saved(tmp_path, node, {"a": ["m"], "b": ["n"]})
+    session = open_session(path, "model.onnx")
+    feeds = {"a": session.value(np.zeros(3, "f")), "b": session.value(np.zeros(4, "f"))}
+    with pytest.raises(GraphError) as caught:
+        session.run(feeds, ["y"])
+    text = str(caught.value)
+    assert text.startswith("model.onnx, node adds: onnxruntime can't run the graph: Add fails: ")
+    assert "broadcast an axis" in text
+    for raw in ("ONNXRuntimeError", "Non-zero status", "/onnxruntime", ".h:", "Status Message"):
+        assert raw not in text
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "message"),
+    [
+        ("Relu", {"of_tomorrow": 1}, "does not know the attribute of_tomorrow of Relu. Use the"),
+        ("Concat", {}, "model.onnx: onnxruntime .* can't load the graph on the CPU: "),
+    ],
+)
+def test_a_graph_that_is_not_loaded(
+    op: str, attributes: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    node = onnx.helper.make_node(op, ["a"], ["y"], "n", **attributes)
+    with pytest.raises(GraphError, match=message) as caught:
+        open_session(saved(tmp_path, node, {"a": ["m"]}), "model.onnx")
+    assert "Load model from" not in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_an_operator_without_a_kernel_here(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("OfTomorrow", ["a"], ["y"], "n", domain="com.microsoft")
+    with pytest.raises(GraphError, match=r"has no operator com\.microsoft:OfTomorrow on the CPU"):
+        open_session(saved(tmp_path, node, {"a": ["m"]}), "model.onnx")
