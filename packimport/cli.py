@@ -168,15 +168,29 @@ def verify_command(*, container: Path, form: str, quiet: bool) -> int:
 
 
 @group.command(name="show")
-@click.argument("container", type=FOLDER)
+@click.argument("container", type=FOLDER, required=False)
+@click.option("--models", is_flag=True, help="Print the ids of the known models instead.")
 @declaration_options
 @output_options
 def show_command(
-    *, container: Path, config: Path | None, model: str | None, form: str, quiet: bool
+    *,
+    container: Path | None,
+    models: bool,
+    config: Path | None,
+    model: str | None,
+    form: str,
+    quiet: bool,
 ) -> int:
     """Print what was read of a pack or a config.json, and from where."""
     from packimport.audit.show import show
+    from packimport.semantics.models import known_models
 
+    if models != (container is None):
+        raise UsageError("say what to show", allowed="CONTAINER, or --models alone")
+    if container is None:
+        ids = known_models()
+        click.echo(_json(list(ids)) if form == "json" else "\n".join(ids))
+        return 0
     _refuse_both(config, model)
     shown = show(container, config, model)
     if not quiet:

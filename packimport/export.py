@@ -33,6 +33,8 @@ LAYOUTS: Mapping[str, Callable[[Array, Array], Arrays]] = {
     "complex": lambda cos, sin: {"cis": to_complex(cos, sin)},
 }
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+# Entries of one table, 1 GiB of float64: two million rows of a usual head.
+MAX_ENTRIES = 2**27
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,8 @@ def export(
              and the short list.
 
     Raises ScheduleError for a layout or dtype that does not go together, and UsageError
-    where nothing is declared or no layer rotates.
+    where nothing is declared, no layer rotates, or a table would have more entries than
+    `MAX_ENTRIES`.
     """
     grouped: dict[Rope, list[int]] = {}
     for layer, rope in enumerate(semantics.layers):
@@ -86,6 +89,13 @@ def export(
     arrays: dict[str, Array] = {}
     schedules: list[Mapping[str, object]] = []
     for index, (rope, layers) in enumerate(grouped.items()):
+        if rows * rope.pairs > MAX_ENTRIES:
+            raise UsageError(
+                "a table of so many rows does not fit",
+                place="--rows",
+                found=rows,
+                allowed=f"up to {MAX_ENTRIES // rope.pairs}, of {rope.pairs} pairs each",
+            )
         tag = f".{index}" if len(grouped) > 1 else ""
         values = frequencies(rope, seq_len)
         made = table(rope, rows, seq_len=seq_len, dtype=_dtype(dtype))

@@ -140,6 +140,16 @@ def test_show_names_the_place_of_every_field() -> None:
     assert shown["semantics"]["ropes"][0]["rope"]["factor"] == 32.0
 
 
+def test_show_lists_the_known_models() -> None:
+    done = packimport("show", "--models")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "meta-llama/Meta-Llama-3.1-8B" in done.stdout.splitlines()
+    listed = json.loads(packimport("show", "--models", "--format", "json").stdout)
+    assert listed == done.stdout.splitlines()
+    for arguments in ([], [PACKS / "oga-0.11.2-llama3", "--models"]):
+        assert packimport("show", *arguments).returncode == 2
+
+
 def test_output_survives_a_narrow_encoding() -> None:
     done = packimport(PACKS / "oga-0.11.2-llama3", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
     assert done.returncode == 1

@@ -153,6 +153,7 @@ def test_length_chooses_the_list(tmp_path: Path, model: str) -> None:
         (["-o", "t.npz", "--layout", "complex", "--dtype", "float16"], 3, "float64"),
         (["-o", "t.safetensors", "--layout", "complex", "--dtype", "float64"], 2, ".npz"),
         (["-o", "t.npz", "--model", "x/y"], 2, "--model"),
+        (["-o", "t.npz", "--rows", "99999999999"], 2, "up to 16777216, of 8 pairs each"),
     ],
 )
 def test_refusals(tmp_path: Path, args: list[str], code: int, word: str) -> None:

@@ -76,7 +76,7 @@ def measure(
     named = identify(cos, sin, candidates)
     if declared is None or not fits:
         return Measurement(
-            baked_as=named.label,
+            baked_as=named.label if candidates else _proposed(named),
             mistake=named.mistake,
             equivalents=named.equivalents,
             ambiguous=named.ambiguous,
@@ -157,6 +157,15 @@ def _right(declared: Rope, found: Difference, rows: int) -> Measurement:
         max_abs_sin_error=found.max_abs_sin_error,
         angle_error=tuple((position, 0.0) for position in _positions(rows)),
     )
+
+
+def _proposed(named: Identification) -> str:
+    """The label of a table of which nothing is declared.
+
+    Many parameters of these types make the same table: the canonical ones are named.
+    """
+    is_one_of_many = named.rope is not None and named.rope.type in {"llama3", "yarn"}
+    return f"{named.label}, among others that fit" if is_one_of_many else named.label
 
 
 def _label(named: Identification, declared: Rope) -> str:

@@ -11,7 +11,7 @@ from packimport.semantics.dimensions import Dimensions, check_foreign, read_dime
 from packimport.semantics.draft import Context
 from packimport.semantics.families import Family, family_of, nested_type
 from packimport.semantics.genai import GenaiConfig
-from packimport.semantics.keys import check_keys, declared_config, declares
+from packimport.semantics.keys import check_keys, declared_config, declares, declaring_keys
 from packimport.semantics.labels import Label, read_labels, schedule_of
 from packimport.semantics.model import Source
 from packimport.semantics.ropes import BuiltRope, build_rope, pair_layout
@@ -59,6 +59,13 @@ def read_reading(document: Document, genai: GenaiConfig) -> Reading:
     if not family.still:
         check_keys(config, family)
         built = _built(config, family, dimensions, labels)
+    if nested_note := _beside(document, config):
+        notes.append(nested_note)
+    if family.flag("scaled_since_5") and any(r and r.rope.type != "default" for r in built):
+        notes.append(
+            f"transformers before 5 rotates {family.name} plainly, whatever its block says;"
+            " 5.24.0 applies the block, and that counts"
+        )
     heads = {rope.rope.head_dim for rope in built if rope is not None}
     foreign = check_foreign(config, dimensions, heads | _other_heads(config, dimensions), genai)
     notes += [note for rope in built if rope is not None for note in rope.notes]
@@ -94,6 +101,26 @@ def text_config(document: Document) -> Document:
         fields = {key: node.value for key, node in nested.fields().items()}
         return replace(nested, value={**fields, "model_type": named.text()})
     return nested
+
+
+def _beside(document: Document, nested: Document) -> str:
+    """A note on keys of RoPE that stand outside of the nested config of the text model, where
+    transformers reads none; "" where there are none, or they say the same.
+    """
+    if nested.pointer == document.pointer:
+        return ""
+    said = []
+    for key in declaring_keys():
+        outer, inner = document.get(key), nested.get(key)
+        if outer is None or outer.value == {}:
+            continue
+        if inner is None or inner.value == {}:
+            said.append(outer.pointer)
+        elif inner.value != outer.value:
+            said.append(f"{outer.pointer}, which contradicts it,")
+    if not said:
+        return ""
+    return f"{nested.place} counts, as in transformers: {', '.join(said)} beside it is not read"
 
 
 def _silent(config: Document, family: Family | None, genai: GenaiConfig, why: str) -> Reading:

@@ -14,10 +14,16 @@ BLOCKS = ("rope_scaling", "rope_parameters")
 _NAMES = ("model_type", "architectures")
 
 
+def declaring_keys() -> tuple[str, ...]:
+    """The keys of RoPE, each of which makes a config declare a schedule."""
+    return *BLOCKS, *spellings("theta"), *spellings("partial"), *spellings("rotary_dim")
+
+
 def declares(config: Document) -> bool:
     """Whether a config has any key of RoPE that says something."""
-    keys = (*BLOCKS, *spellings("theta"), *spellings("partial"), *spellings("rotary_dim"))
-    return any((node := config.get(key)) is not None and node.value != {} for key in keys)
+    return any(
+        (node := config.get(key)) is not None and node.value != {} for key in declaring_keys()
+    )
 
 
 def declared_config(config: Document, family: Family) -> dict[str, object]:

@@ -46,9 +46,16 @@ def model_config(model: str) -> Document:
         "no known model has this id",
         place="--model",
         found=model,
-        allowed=", ".join(ids[name] for name in near) or "an id of schemas/models.yaml",
-        fix="Name the model's config.json with --config instead.",
+        allowed=", ".join(ids[name] for name in near) or _some(),
+        fix="packimport show --models prints all ids. Or name the model's config.json with"
+        " --config instead.",
     )
+
+
+def _some() -> str:
+    """What an id looks like, where no known one is near."""
+    ids = known_models()
+    return f"one of {len(ids)} ids, such as {', '.join(ids[:: max(1, len(ids) // 5)][:5])}"
 
 
 def fitting_models(semantics: Semantics) -> tuple[str, ...]:

@@ -150,7 +150,10 @@ def _named(config: str | Path | None, model: str | None) -> Iterator[_Candidate]
 def _own(container: Files) -> Iterator[_Candidate]:
     """The configs that the pack has; an empty one says nothing."""
     if container.has(MANIFEST):
-        declaration = _document(container, MANIFEST).get("declaration")
+        manifest = _document(container, MANIFEST)
+        # An object of another kind may not pass for a manifest that declares nothing.
+        manifest.require("schema_version", "a file that packimport wrote").integer(1)
+        declaration = manifest.get("declaration")
         if declaration is not None:
             yield _Candidate(MANIFEST, MANIFEST, declaration.require("config"))
     if container.has(CONFIG):

@@ -98,6 +98,8 @@ def test_nothing_declared(tmp_path: Path) -> None:
     assert (report.verdict, report.exit_code, codes(report)) == ("undeclared", 1, ["RPE002"])
     m = report.sites[0].measurement
     assert m.baked_as.startswith("llama3 with ")
+    # Nothing says which of the many parameters that make this table are meant.
+    assert m.baked_as.endswith(", among others that fit")
     assert m.wrong_pairs is None
 
 

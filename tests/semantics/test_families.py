@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from little_configs import FILE, config, reading
 
 from packimport.pack.documents import Document, load_yaml, schema_path, validate
 from packimport.semantics.families import family_of, knowledge
@@ -84,13 +86,48 @@ def test_every_model_type_of_the_configs_is_known() -> None:
         json.loads(path.read_text(encoding="utf-8"))
         for path in (TESTS / "packs").glob("*/config.json")
     ]
-    names = {config["model_type"] for config in configs if "model_type" in config}
+    names = {value["model_type"] for value in configs if "model_type" in value}
     assert names <= set(FAMILIES)
-    for config in configs:
-        if "model_type" in config and "_first8" not in json.dumps(config):
-            validate(config, "config.schema.json", str(config["model_type"]))
+    for value in configs:
+        if "model_type" in value and "_first8" not in json.dumps(value):
+            validate(value, "config.schema.json", str(value["model_type"]))
 
 
 def test_regular_expressions_compile() -> None:
     for key in ("suspicious", "patterns"):
         assert re.compile(knowledge().require(key).text()).search("hidden_size") is None
+
+
+# --- what stands beside a nested text config ---------------------------------------------------
+
+
+def nesting(outer: dict[str, Any], **inner: Any) -> dict[str, Any]:
+    """A config of a model of images and text; its text model is nested."""
+    return {"model_type": "mistral3", **outer, "text_config": config("mistral", **inner)}
+
+
+def test_keys_beside_a_nested_config_are_said_not_to_count() -> None:
+    found = reading(nesting({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}))
+    assert {rope.type for rope in found.layers if rope} == {"default"}
+    (note,) = found.notes
+    assert note.startswith(f"{FILE}#/text_config counts, as in transformers: /rope_scaling beside")
+    # Saying the same is no contradiction; an empty block says nothing.
+    same = nesting({"rope_theta": 1e6, "rope_scaling": {}}, rope_theta=1e6)
+    assert reading(same).notes == ()
+
+
+def test_keys_that_contradict_the_nested_config_are_named() -> None:
+    found = reading(nesting({"rope_theta": 5e5}, rope_theta=1e6))
+    assert {rope.theta for rope in found.layers if rope} == {1e6}
+    (note,) = found.notes
+    assert "/rope_theta, which contradicts it, beside it is not read" in note
+
+
+def test_nemotron_that_was_plain_before_transformers_5() -> None:
+    """transformers 4.57.1 has rope_type "default" in its code; 5.24.0 applies the block."""
+    block = {"type": "linear", "factor": 4.0}
+    scaled = reading(config("nemotron", rope_scaling=block))
+    assert {rope.type for rope in scaled.layers if rope} == {"linear"}
+    (note,) = scaled.notes
+    assert note.startswith("transformers before 5 rotates nemotron plainly")
+    assert reading(config("nemotron")).notes == ()

@@ -69,8 +69,12 @@ def test_an_unknown_id_names_near_ones() -> None:
     assert caught.value.allowed is not None
     assert "Qwen/Qwen3-8B" in caught.value.allowed
     assert caught.value.exit_code == 2
-    with pytest.raises(UsageError):
-        model_config("nothing of the kind")
+    with pytest.raises(UsageError, match="packimport show --models") as caught:
+        model_config("foo")
+    assert caught.value.allowed is not None
+    assert (
+        f"one of {len(known_models())} ids, such as {known_models()[0]}, " in caught.value.allowed
+    )
 
 
 def test_models_that_fit_a_pack() -> None:

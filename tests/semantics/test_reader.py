@@ -57,7 +57,8 @@ def declared(semantics: Semantics) -> tuple[str, str] | None:
 
 
 def manifest(value: dict[str, object]) -> dict[str, object]:
-    return {"declaration": {"file": "elsewhere.json", "origin": "--config", "config": value}}
+    declaration = {"file": "elsewhere.json", "origin": "--config", "config": value}
+    return {"schema_version": 1, "declaration": declaration}
 
 
 def write(folder: Path, value: object, name: str = "config.json") -> Path:
@@ -88,6 +89,14 @@ def test_a_loser_that_says_otherwise_is_named(tmp_path: Path) -> None:
     assert read_semantics(same).notes == ()
 
 
+@pytest.mark.parametrize("value", [{}, {"name": "another tool"}])
+def test_a_manifest_of_something_else_is_refused(value: dict[str, object]) -> None:
+    pack = FakeContainer(config=scaled("linear"), packimport=value)
+    with pytest.raises(DocumentError, match="a file that packimport wrote") as caught:
+        read_semantics(pack)
+    assert caught.value.place == "packimport.json#/schema_version"
+
+
 def test_a_longer_context_alone_is_no_contradiction() -> None:
     longer = scaled("llama3") | {"max_position_embeddings": 65536}
     both = FakeContainer(config=longer, packimport=manifest(scaled("llama3")))
@@ -103,7 +112,10 @@ def test_a_loser_that_is_not_understood_is_named_and_does_not_count(tmp_path: Pa
         read_semantics(pack)
 
 
-@pytest.mark.parametrize("files", [{}, {"config": {}}, {"packimport": {"declaration": None}}])
+UNDECLARED = {"packimport": {"schema_version": 1, "declaration": None}}
+
+
+@pytest.mark.parametrize("files", [{}, {"config": {}}, UNDECLARED])
 def test_nothing_declared(files: dict[str, object]) -> None:
     semantics = read_semantics(FakeContainer(genai_config=genai(), **files))
     assert semantics.declaration is None
