@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forward import ryzen_ai
+from forward.engine_errors import load_error, run_error
 from forward.ryzen_ai import RyzenAI
 from packimport.errors import DependencyError, GraphError, PackimportError, UsageError
 
@@ -36,27 +36,6 @@ _TYPES = {
     "tensor(uint8)": ("uint8", 2),
 }
 _NUMBERS = dict(_TYPES.values())
-
-# What onnxruntime says where a position lies beyond the rows of a RoPE table.
-_TOO_FEW_ROWS = (
-    "cos_cache dimension 0 shall not be less than total_sequence_length",
-    "Updating cos_cache and sin_cache in RotaryEmbedding is not currently supported",
-    "Status Message: position_ids value",
-)
-
-# What it says where it has no such operator.
-_NO_KERNEL = ("is not a registered function/op", "NOT_IMPLEMENTED", "No Op registered")
-
-# Its words for an operator that it lacks, and for a node that fails in a run; and where in
-# its own source that happened, which tells a user nothing.
-_OPERATORS = (
-    re.compile(r"Fatal error: (\S+)\(-?\d+\) is not a registered function/op"),
-    re.compile(r"Could not find an implementation for (\S+)\(\d+\) node"),
-)
-_ATTRIBUTE = re.compile(r"Unrecognized attribute: (\S+) for operator (\S+)")
-_INVALID = re.compile(r"^(?:Load model from .*? failed:)?This is an invalid model\..* Error (?=\S)")
-_FAILED = re.compile(r"while running (\S+) node\. Name:'([^']*)' Status Message: (.*)", re.DOTALL)
-_SOURCE = re.compile(r"^\S+\.(?:cc|h):\d+ (?:.* was false\. (?=\S))?")
 
 Array = npt.NDArray[np.generic]
 
@@ -235,7 +214,7 @@ def _attempted(run: Callable[[], Any], place: str) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # onnxruntime's errors have no base of their own
-        raise _run_error(str(error), place) from error
+        raise run_error(str(error), place) from error
 
 
 def version() -> str:
@@ -306,7 +285,8 @@ def _opened(
     except (MemoryError, PackimportError):
         raise
     except Exception as error:  # onnxruntime's errors have no base of their own
-        raise _load_error(str(error), place, ort.__version__, wanted) from error
+        where = "the CPU" if wanted == PROVIDER else wanted
+        raise load_error(str(error), place, ort.__version__, where) from error
     found = session.get_providers()[0]
     if found != wanted:
         raise GraphError(
@@ -366,51 +346,3 @@ def _ports(nodes: Sequence[Any]) -> dict[str, Port]:
         )
         for node in nodes
     }
-
-
-def _load_error(text: str, place: str, version: str, provider: str) -> GraphError:
-    foreign = any(sign in text for sign in _NO_KERNEL)
-    where = "the CPU" if provider == PROVIDER else provider
-    newer = _ATTRIBUTE.search(text)
-    if newer is not None:
-        return GraphError(
-            f"onnxruntime {version} does not know the attribute {newer[1]} of {newer[2]}",
-            place=place,
-            fix="Use the release of onnxruntime that the pack was made for, or a later one.",
-        )
-    op = next((found for pattern in _OPERATORS if (found := pattern.search(text))), None)
-    return GraphError(
-        f"onnxruntime {version} has no operator {op[1]} on {where}"
-        if op is not None
-        else f"onnxruntime {version} can't load the graph on {where}: {_short(text)}",
-        place=place,
-        fix="A graph made for an NPU or GPU runs only in that device's environment."
-        if foreign
-        else None,
-    )
-
-
-def _run_error(text: str, place: str) -> GraphError:
-    if any(sign in text for sign in _TOO_FEW_ROWS):
-        return GraphError(
-            "a RoPE table of the graph has fewer rows than the run has positions",
-            place=place,
-            fix="Pass fewer tokens; `packimport` on the pack prints the rows of each table.",
-        )
-    what = "onnxruntime can't run the graph"
-    found = _FAILED.search(text)
-    if found is None:
-        return GraphError(f"{what}: {_short(text)}", place=place)
-    # A node of a branch fails within the If, which tells less.
-    while (inner := _FAILED.search(found[3])) is not None:
-        found = inner
-    op, name, reason = found.groups()
-    return GraphError(f"{what}: {op} fails: {_short(reason)}", place=f"{place}, node {name}")
-
-
-def _short(text: str) -> str:
-    """onnxruntime's message without its code, kind and place in its source, on one line."""
-    if text.startswith("[ONNXRuntimeError]"):
-        text = text.split(" : ", 3)[-1]
-    text = _INVALID.sub("", _SOURCE.sub("", " ".join(text.split())))
-    return text if len(text) <= 300 else text[:299] + "…"
