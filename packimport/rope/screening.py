@@ -71,4 +71,9 @@ def screened(
     largest = error.max()
     # All of them where one is NaN.
     near = ~(error < largest - 2 * slack)
-    return Screened(wrong, np.nonzero(doubtful), np.nonzero(near))
+    return Screened(wrong, _indices(doubtful), _indices(near))
+
+
+def _indices(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], ...]:
+    """np.nonzero, which is slow for more dimensions than one."""
+    return np.unravel_index(np.flatnonzero(mask), mask.shape)
