@@ -2,7 +2,7 @@
 
 Every release named was built, and its tables were compared with transformers': a range
 names the first and the last one tried. OGA is onnxruntime-genai's model builder; AMD's is
-the one of onnxruntime-genai-directml-ryzenai.
+the one of onnxruntime-genai-directml-ryzenai, of which a Llama was built.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class _Case:
 class _Row:
     """What is known of one fault.
 
-    mistake:  its id in `MISTAKES`; "" for a fault of another kind.
+    mistake:  its id in `MISTAKES`; None where the case alone tells.
     applies:  whether it is the case at hand.
     releases: as text.
     """
 
-    mistake: str
+    mistake: str | None
     applies: Callable[[_Case], bool]
     releases: str
 
@@ -82,6 +82,7 @@ def _frozen(kinds: frozenset[str], *, computed: bool) -> Callable[[_Case], bool]
             and case.rope.type in kinds
             and case.judged.site.length is None
             and case.is_beyond
+            and case.judged.measurement.wrong_pairs == 0
             and is_computed == computed
         )
 
@@ -94,16 +95,16 @@ _ROWS = (
     _Row("llama3-lost", _not_of(_LLAMA), f"{_OGA} 0.15 to 0.16"),
     _Row("linear-lost", _of(_GEMMA3), f"{_OGA} 0.8.3 to 0.13.2"),
     _Row("linear-lost", _of(_LLAMA), f"{_OGA} 0.6.0 to 0.13.2 and 0.15.2 to 0.18.0; {_AMD}"),
-    _Row("linear-lost", _any, f"{_OGA} 0.6.0 to 0.13.2; {_AMD}"),
+    _Row("linear-lost", _any, f"{_OGA} 0.6.0 to 0.13.2"),
     _Row("linear-elsewhere", _of(_GEMMA3), f"{_OGA} 0.14.0 to 0.15.2"),
     _Row(
         "yarn-lost",
         _yarn(llama=True, beta=True),
         f"{_OGA} 0.6.0 to 0.8.3 and 0.15.2 to 0.18.0; {_AMD}",
     ),
-    _Row("yarn-lost", _yarn(llama=False, beta=True), f"{_OGA} 0.6.0 to 0.8.3; {_AMD}"),
+    _Row("yarn-lost", _yarn(llama=False, beta=True), f"{_OGA} 0.6.0 to 0.8.3"),
     _Row("yarn-lost", _yarn(llama=True, beta=False), f"{_OGA} 0.6.0 to 0.18.0; {_AMD}"),
-    _Row("yarn-lost", _yarn(llama=False, beta=False), f"{_OGA} 0.6.0 to 0.15.2; {_AMD}"),
+    _Row("yarn-lost", _yarn(llama=False, beta=False), f"{_OGA} 0.6.0 to 0.15.2"),
     _Row("yarn-upside-down", _of(_GPT_OSS), f"{_OGA} 0.14.0"),
     _Row("yarn-upside-down", _any, f"{_OGA} 0.9.2 to 0.13.2"),
     _Row("yarn-original-max", _of(_GPT_OSS), f"{_OGA} 0.9.2 to 0.13.2"),
@@ -122,15 +123,15 @@ _ROWS = (
         _any,
         f"{_OGA} for DirectML, and for TRT-RTX 0.9.2 and 0.15.2 to 0.18.0",
     ),
-    _Row("", _frozen(frozenset({"dynamic"}), computed=False), f"{_OGA}, every release"),
-    _Row("", _frozen(frozenset({"dynamic", "longrope"}), computed=True), _TRACERS),
+    _Row(None, _frozen(frozenset({"dynamic"}), computed=False), f"{_OGA}, every release"),
+    _Row(None, _frozen(frozenset({"dynamic", "longrope"}), computed=True), _TRACERS),
     _Row(
-        "",
+        None,
         lambda case: case.family == "smollm3" and None in case.judged.ropes,
         f"{_OGA}, every release that builds it",
     ),
     _Row(
-        "",
+        None,
         lambda case: case.family in _GEMMA3 and len({*case.judged.ropes} - {None}) > 1,
         "onnxruntime's fusion of rotary embeddings (read in its source, not run)",
     ),
@@ -139,7 +140,7 @@ _ROWS = (
 
 def exporter_of(judged: JudgedSite, semantics: Semantics) -> str | None:
     """The releases that are known to make the fault of a site; None where none is."""
-    mistake = judged.measurement.mistake or ""
+    mistake = judged.measurement.mistake
     ropes: list[Rope | None] = [rope for rope in judged.ropes if rope is not None]
     for rope in ropes or [None]:
         limit = None if rope is None else fixed_length(rope)
@@ -152,6 +153,6 @@ def exporter_of(judged: JudgedSite, semantics: Semantics) -> str | None:
             and used_length(judged.site, rope, semantics) > limit,
         )
         for row in _ROWS:
-            if row.mistake == mistake and row.applies(case):
+            if row.mistake in {None, mistake} and row.applies(case):
                 return row.releases
     return None
