@@ -131,6 +131,8 @@ def _computed(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> Part:
         raise Unfollowed("computes cos and sin from different frequencies")
     if not cos.layout == sin.layout == wanted.layout:
         raise Unfollowed(f"its cos and sin lie in {cos.layout}, and it takes {wanted.layout}")
+    if cos.sections != sin.sections:
+        raise Unfollowed("its cos and sin have different sections of positions in three axes")
     for angles in (first, second):
         if wanted.per_token and not _starts_right(angles.positions, wanted):
             raise Unfollowed("computes cos and sin of positions that start anew at each call")
@@ -140,6 +142,8 @@ def _computed(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> Part:
     return Part(
         encoding="frequencies",
         length=cos.length,
+        # Layout 0: the sections lie one after the other.
+        mrope=(0, *cos.sections) if cos.sections else None,
         waves=Waves(
             values=tuple(first.values.tolist()),
             span=span,

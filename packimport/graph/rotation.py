@@ -67,6 +67,7 @@ class Part:
     length: ByLength | None = None
     table: TableSpans | None = None
     waves: Waves | None = None
+    mrope: tuple[int, ...] | None = None
 
     @property
     def pairs(self) -> int:
@@ -128,6 +129,14 @@ def pairs_neighbours(interleaved: bool, way: Way | None) -> bool:
     if is_sorted and interleaved:
         raise Unfollowed("pairs neighbours that were sorted apart before")
     return interleaved or is_sorted
+
+
+def same_sections(parts: tuple[Part, ...]) -> tuple[int, ...] | None:
+    """The layout and the sections of all parts. Raises Unfollowed where they differ."""
+    found = {part.mrope for part in parts}
+    if len(found) != 1:
+        raise Unfollowed("its tables by length have different sections")
+    return found.pop()
 
 
 def flag(node: Node, name: str) -> bool:

@@ -9,6 +9,7 @@ from packimport.graph.frame import Trail, Value, resolve
 from packimport.graph.lengths import Lengths
 from packimport.graph.node import STANDARD, Node, Tensor
 from packimport.graph.positions import PositionReader, Positions
+from packimport.graph.sections import COUNTS, SectionReader, sections_of
 from packimport.graph.site import ByLength
 from packimport.graph.trace import Unfollowed, check_cast, origin, target
 from packimport.graph.waves import Angles, WaveReader, choices, narrowed
@@ -34,6 +35,7 @@ class Strand:
     positions: how its rows are picked; None where it is handed on whole.
     function:  "Cos" or "Sin" of `angles`, by the node `label`.
     halved:    a doubled table of which the first half of each row is taken.
+    sections:  of positions in three axes: how many pairs follow each; () for one axis.
     """
 
     tensor: Tensor | None = None
@@ -45,6 +47,7 @@ class Strand:
     factors: tuple[Factor, ...] = ()
     layout: str = "pairs"
     length: ByLength | None = None
+    sections: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +138,21 @@ class StrandReader:
         )
 
     def _doubled(self, value: Value, node: Node, trail: Trail, depth: int) -> tuple[Strand, ...]:
+        if len(node.inputs) in COUNTS:
+            return self._by_axis(value, node, trail, depth)
         parts = {resolve(value.frame, name, trail) for name in node.inputs}
         if len(node.inputs) != 2 or len(parts) != 1:
             raise Unfollowed(origin(value))
         return tuple(
             _doubled(strand, "halves") for strand in self.read(parts.pop(), trail, depth + 1)
+        )
+
+    def _by_axis(self, value: Value, node: Node, trail: Trail, depth: int) -> tuple[Strand, ...]:
+        reader = SectionReader(self.constants, self.waves.repeats.ranks)
+        source, sizes = reader.read(value, node, trail)
+        return tuple(
+            replace(strand, sections=_sections(strand, sizes))
+            for strand in self.read(source, trail, depth + 1)
         )
 
     def _gathered(self, value: Value, node: Node, strand: Strand) -> Strand:
@@ -193,6 +206,13 @@ class StrandReader:
         if not (is_half and is_last and strand.layout == "halves"):
             raise Unfollowed(origin(value))
         return replace(strand, layout="pairs")
+
+
+def _sections(strand: Strand, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    values = strand.angles.values if strand.angles is not None else None
+    if strand.sections or values is None:
+        raise Unfollowed("is cut into sections, and is not computed from positions")
+    return sections_of(sizes, strand.layout, len(values))
 
 
 def _doubled(strand: Strand, layout: str) -> Strand:

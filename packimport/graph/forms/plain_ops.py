@@ -14,7 +14,14 @@ from packimport.graph.attention import Attention
 from packimport.graph.frame import Frame, Trail
 from packimport.graph.parts import Wanted, read_parts
 from packimport.graph.projections import Way
-from packimport.graph.rotation import Rotation, Scene, layers_of, pairs_neighbours, same_pairs
+from packimport.graph.rotation import (
+    Rotation,
+    Scene,
+    layers_of,
+    pairs_neighbours,
+    same_pairs,
+    same_sections,
+)
 from packimport.graph.site import Unread
 from packimport.graph.trace import Unfollowed
 from packimport.graph.turns import Turn
@@ -56,6 +63,7 @@ def _read(scene: Scene, attention: Attention, side: str, way: Way, turn: Turn) -
         sides=(side,),
         interleaved=pairs_neighbours(turn.interleaved, way),
         trailing=way.trailing,
+        mrope=same_sections(parts),
         rotary_dim=2 * pairs,
         parts=parts,
         trail=trail,

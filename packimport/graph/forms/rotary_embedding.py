@@ -34,6 +34,7 @@ from packimport.graph.rotation import (
     layers_of,
     pairs_neighbours,
     same_pairs,
+    same_sections,
     split_rows,
 )
 from packimport.graph.site import Unread
@@ -116,7 +117,7 @@ def _read(scene: Scene, frame: Frame, node: Node, served: _Served) -> Rotation:
         trailing=served.way.trailing,
         rotary_dim=stated or whole,
         head_dim=None if stated or is_onnx else whole,
-        mrope=_mrope(node),
+        mrope=_mrope(node) or same_sections(parts),
         parts=parts,
         trail=trail,
     )
