@@ -7,6 +7,7 @@
     3      the input is refused, or the machine refuses (no file, no space, no memory)
     4      a fault of ours
     130    interrupted; 141 the reader of our output went away
+    143    asked to end by SIGTERM, 129 by SIGHUP, while there was something to remove
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ one line here.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -172,3 +173,50 @@ def test_nothing_is_written_and_no_process_stays(tmp_path: Path) -> None:
     assert int(most["Max cpu time"]) <= 12
     del process
     assert child.returncode is not None
+
+
+ORPHAN = """
+import subprocess
+import sys
+from pathlib import Path
+from forward import tokenizer
+tokenizer.SECONDS = 1
+one = tokenizer.Tokenizer(Path(sys.argv[1]))
+one.encode("b")
+print(one._process._child.pid, flush=True)
+if sys.argv[2] == "busy":
+    one.encode(("a" * 22 + "b") * 1000)
+sys.stdin.read()
+"""
+
+
+@bounded
+@pytest.mark.parametrize("when", ["idle", "busy"])
+def test_the_process_ends_when_its_parent_is_killed(when: str, tmp_path: Path) -> None:
+    """An idle one by the end of its input; a busy one, too late for that, by its processor time."""
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(file_of(pre_tokenizer=split("(a+)+$|.")))
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHAN, str(path), when],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(0.3)
+        assert lives(child)
+        parent.kill()
+    deadline = time.monotonic() + SECONDS
+    while lives(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def lives(process: int) -> bool:
+    """Whether a process is there and has not ended; nobody may have asked for its exit code."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

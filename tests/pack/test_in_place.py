@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -434,6 +435,31 @@ class TestDisksThatRefuse:
 
         patch(root, inspect=inspect)
         assert other_process(UNDO, root) == "done\n"
+        assert contents(root) == FILES
+
+    @posix
+    @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+    def test_being_asked_to_end(self, tmp_path: Path, name: str) -> None:
+        """The pack is put back at once, and nothing is left for the next run."""
+        root = make_pack(tmp_path / "p")
+        before = stamps(root)
+        wait = "inspect=lambda: (print('ready', flush=True), __import__('time').sleep(60))"
+        script = f"here.patch(root, extra={{'config.json': b'{{}}'}}, {wait})"
+        places = [str(Path(packimport.__file__).parents[1]), str(Path(__file__).parent)]
+        with subprocess.Popen(
+            [sys.executable, "-c", _IMPORTS + script, str(root)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+            assert (root / FOLDER / UNFINISHED).exists()
+            assert contents(root)[DATA] != FILES[DATA]
+            number = getattr(signal, name)
+            child.send_signal(number)
+        assert child.returncode == (-number if name == "SIGINT" else 128 + number)
+        assert stamps(root) == before
         assert contents(root) == FILES
 
     @needs_root
