@@ -16,6 +16,12 @@ _WITH_BODIES: Mapping[str, frozenset[str]] = {
     STANDARD: frozenset({"If", "Loop", "Scan", "SequenceMap"}),
     MICROSOFT: frozenset({"BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}),
 }
+# How many inputs ops of ONNX have: those that are followed by place, and have no optional one.
+_INPUTS: Mapping[str, int] = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "Gather", "GatherND"), 2),
+    **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), 2),
+    **dict.fromkeys(("Range", "Where"), 3),
+}
 _GRAPH_NODE, _FUNCTION_NODE, _INITIALIZER = 1, 7, 5
 _ATTRIBUTE, _SUBGRAPH, _SUBGRAPHS = 5, 6, 11
 
@@ -30,7 +36,7 @@ class Body:
     sparse:  names of sparse initializers.
 
     Maps are made when first asked for. Raises GraphError where two nodes or
-    initializers have one name, or a name is not UTF-8.
+    initializers have one name, a name is not UTF-8, or a node that is asked for lacks inputs.
     """
 
     def __init__(
@@ -99,6 +105,13 @@ class Body:
         inputs = tuple(proto.input)
         check_text(inputs, self.scope.place)
         made = Node(self.scope, index, proto.op_type, _domain(proto.domain), inputs, proto)
+        if made.domain == STANDARD and _INPUTS.get(made.op, len(inputs)) != len(inputs):
+            raise GraphError(
+                f"a node of {made.op} with another number of inputs",
+                place=made.place,
+                found=len(inputs),
+                allowed=str(_INPUTS[made.op]),
+            )
         return self._nodes.setdefault(index, made)
 
     def nodes(self, domain: str, op: str) -> Iterator[Node]:
