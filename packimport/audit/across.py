@@ -15,9 +15,6 @@ from packimport.pack.container import Container
 from packimport.rope.identify import UNKNOWN
 from packimport.semantics.model import Semantics
 
-# What tells whether two sites rotate alike: the label, and whether entries are wrong.
-_Baked = tuple[str, bool | None, int]
-
 
 def across_sites(container: Container, sites: Sequence[JudgedSite]) -> Iterator[Finding]:
     """Every check that compares the sites of one layer."""
@@ -26,33 +23,38 @@ def across_sites(container: Container, sites: Sequence[JudgedSite]) -> Iterator[
 
 
 def _alike(container: Container, one: JudgedSite, other: JudgedSite) -> bool:
-    """Whether two sites rotate alike, as far as their dtypes tell."""
-    if _baked(one) != _baked(other):
+    """Whether two sites rotate the layers that they share alike, as far as their dtypes tell."""
+    first, second = one.measurement, other.measurement
+    right = [None if m.wrong_pairs is None else not m.wrong_pairs for m in (first, second)]
+    if one.site.pairs != other.site.pairs or right[0] != right[1]:
         return False
-    is_told = not one.measurement.baked_as.startswith(UNKNOWN)
-    return (
-        is_told
-        or one.site.table is None
-        or other.site.table is None
-        or (one.site.tensors == other.site.tensors or _same_values(container, one.site, other.site))
-    )
+    if right[0] or one.site.tensors == other.site.tensors != ():
+        return True
+    same_name = first.baked_as == second.baked_as
+    if same_name and not first.baked_as.startswith(UNKNOWN):
+        return True
+    # A name may say less of the shorter dtype, and an unknown table has none.
+    if one.site.table is None or other.site.table is None:
+        return same_name
+    return _same_values(container, one.site, other.site)
 
 
 def _same_values(container: Container, one: Site, other: Site) -> bool:
-    """Whether two tables hold the same values in the rows that both have."""
+    """Whether two tables hold the same values in the rows that both have.
+
+    Each is rounded to its dtype, and its angles to float32.
+    """
     rows = min(one.rows, other.rows)
-    for first, second in zip(decode(one, container), decode(other, container), strict=True):
-        step = sum(float(ml_dtypes.finfo(values.dtype).eps) for values in (first, second))
-        wide = [values[:rows].astype(np.float32) for values in (first, second)]
-        # Not `gap > step`: NaN must count.
-        if not bool((np.abs(wide[0] - wide[1]) <= step * np.maximum(1, np.abs(wide[0]))).all()):
+    angles = np.arange(rows, dtype=np.float32)[:, None] * 2.0**-21
+    for tables in zip(decode(one, container), decode(other, container), strict=True):
+        step = sum(float(ml_dtypes.finfo(values.dtype).eps) for values in tables)
+        first, second = (values[:rows].astype(np.float32) for values in tables)
+        with np.errstate(all="ignore"):
+            near = np.abs(first - second) <= (step + angles) * np.maximum(1, np.abs(first))
+        near |= (first == second) | (np.isnan(first) & np.isnan(second))
+        if not near.all():
             return False
     return True
-
-
-def _baked(judged: JudgedSite) -> _Baked:
-    m = judged.measurement
-    return m.baked_as, None if m.wrong_pairs is None else bool(m.wrong_pairs), judged.site.pairs
 
 
 def _query_and_key(container: Container, sites: Sequence[JudgedSite]) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ryzen_packs import Pack, build
-from ryzen_tables import LLAMA3, plain_instead
+from ryzen_tables import LLAMA3, Tables, plain_instead, tables
 
 from packimport import check, patch
 from packimport.audit.report import Report
@@ -254,3 +254,26 @@ def test_nothing_rotates_without_do_rotary(tmp_path: Path) -> None:
     pack = edited(made("hybrid 1.7", tmp_path), change)
     assert facts(pack).unrotated == (0, 1, 2)
     assert "RPE006" in said(judged(pack))
+
+
+def nobodys(seed: int) -> Tables:
+    """A rotation that no schedule makes."""
+    inv_freq = np.random.default_rng(seed).uniform(0.01, 1, LLAMA3.pairs)
+    return tables(inv_freq, ROWS)
+
+
+@pytest.mark.parametrize("declares", [True, False])
+@pytest.mark.parametrize("family", ["npu 1.6", "full fusion 1.8"])
+@pytest.mark.parametrize(("seed", "differ"), [(1, False), (2, True)])
+def test_branches_whose_tables_have_no_name(
+    seed: int, differ: bool, family: str, declares: bool, tmp_path: Path
+) -> None:
+    """Their values tell whether they differ, to what float16 and bfloat16 hold."""
+    made = nobodys(1)
+    pack = build(family, tmp_path / "p", LLAMA3, tables=made, token_tables=nobodys(seed))
+    if not declares:
+        (pack.path / "config.json").unlink(missing_ok=True)
+    report = check(pack.path, pack.source if declares else None)
+    assert all(site.measurement.baked_as.startswith("unknown") for site in report.sites)
+    assert ("RPE020" in said(report)) == differ
+    assert report.exit_code == 1
