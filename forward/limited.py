@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class Limited:
         self._missing = missing
         self._place = place
         self._child: subprocess.Popen[bytes] | None = None
+        self._turn = threading.Lock()
 
     @property
     def is_running(self) -> bool:
@@ -52,11 +54,15 @@ class Limited:
         return self._child is not None
 
     def ask(self, job: str, seconds: int, **given: object) -> Any:
-        """The result of a job, as JSON has it.
+        """The result of a job, as JSON has it; one job at a time, whatever threads ask.
 
         Raises DependencyError without the library; DocumentError where the job fails, takes
         longer than `seconds`, or more memory than there is for it.
         """
+        with self._turn:
+            return self._asked(job, seconds, given)
+
+    def _asked(self, job: str, seconds: int, given: Mapping[str, object]) -> Any:
         child = self._child or self._start()
         request = json.dumps({"job": job, "seconds": seconds, **given}).encode() + b"\n"
         watch = self._watch

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,16 @@ def test_what_broke_is_started_anew(tmp_path: Path) -> None:
             one.encode("a")
     (tmp_path / "tokenizer.json").write_bytes(file_of())
     assert one.encode("b").tolist() == [1]
+
+
+def test_threads_take_turns(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(file_of(pre_tokenizer={"type": "WhitespaceSplit"}))
+    one = Tokenizer(tmp_path / "tokenizer.json")
+    one.encode("a")
+    texts = ["b " * count for count in range(100)]
+    with ThreadPoolExecutor(8) as pool:
+        counts = [len(ids) for ids in pool.map(one.encode, texts)]
+    assert counts == list(range(100))
 
 
 @bounded
