@@ -49,6 +49,10 @@ def lists(pairs: int) -> dict[str, list[float]]:
     }
 
 
+# GroupQueryAttention takes a multiple of 8 pairs: half of a head of 32 entries.
+WIDER = {"hidden_size": 128}
+
+
 def newer() -> dict[str, dict[str, Any]]:
     """Configs as transformers 5 has them; the builder asks Phi-3's block for `type` as well."""
 
@@ -63,7 +67,11 @@ def newer() -> dict[str, dict[str, Any]]:
         "qwen2": {"class": "Qwen2", **rope(1e6)},
         "qwen3": {"class": "Qwen3", **rope(1e6)},
         "phi3": {**phi3, **rope(1e4, **longrope, **lists(8), partial_rotary_factor=1.0)},
-        "phi3 partial": {**phi3, **rope(1e4, **longrope, **lists(4), partial_rotary_factor=0.5)},
+        "phi3 partial": {
+            **phi3,
+            **WIDER,
+            **rope(1e4, **longrope, **lists(8), partial_rotary_factor=0.5),
+        },
         "gemma3": {
             "class": "Gemma3Text",
             "num_hidden_layers": 6,
@@ -79,7 +87,12 @@ def newer() -> dict[str, dict[str, Any]]:
             "no_rope_layers": [1, 1, 1, 0],
             **rope(2e6),
         },
-        "nemotron": {"class": "Nemotron", **rope(1e4, partial_rotary_factor=0.5)},
+        "nemotron": {
+            "class": "Nemotron",
+            **WIDER,
+            "head_dim": 32,
+            **rope(1e4, partial_rotary_factor=0.5),
+        },
         "granite": {"class": "Granite", **rope(1e4)},
         "mistral": {"class": "Mistral", "sliding_window": None, **rope(1e6)},
         "gpt-oss": {"class": "GptOss", **EXPERTS, **rope(150000.0, **YARN)},
@@ -104,12 +117,18 @@ def older() -> dict[str, dict[str, Any]]:
         "phi3": {**phi3, "rope_scaling": {"type": "longrope", **lists(8)}},
         "phi3 partial": {
             **phi3,
+            **WIDER,
             "partial_rotary_factor": 0.5,
-            "rope_scaling": {"type": "longrope", **lists(4)},
+            "rope_scaling": {"type": "longrope", **lists(8)},
         },
         "gemma3": {"class": "Gemma3Text", **gemma3},
         "smollm3": {"class": "SmolLM3", **smollm3},
-        "nemotron": {"class": "Nemotron", "partial_rotary_factor": 0.5},
+        "nemotron": {
+            "class": "Nemotron",
+            **WIDER,
+            "head_dim": 32,
+            "partial_rotary_factor": 0.5,
+        },
         "granite": {"class": "Granite"},
         "mistral": {"class": "Mistral", "sliding_window": None, "rope_theta": 1e6},
         "gpt-oss": {"class": "GptOss", **EXPERTS, "rope_theta": 150000.0, "rope_scaling": YARN},
