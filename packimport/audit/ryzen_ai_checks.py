@@ -44,15 +44,23 @@ def _first_only(container: Container, sites: Sequence[JudgedSite]) -> Iterator[F
             graph=first.site.graph,
             where=where(others[0].site) + more,
             expected=f"one table in the whole graph, as {where(first.site)}",
-            found=f"{others[0].measurement.baked_as}, and {first.measurement.baked_as} there",
+            found=f"{_schedule(others[0])}, and {_schedule(first)} there",
             fix="set hybrid_dbg_use_aie_rope to 0 among the options in genai_config.json: each"
             " node then rotates by its own table, off the device",
         )
 
 
 def _told(judged: JudgedSite) -> object:
-    """What tells two tables apart: how they were made, and what they are meant to be."""
-    return judged.measurement.baked_as, judged.ropes, judged.site.pairs
+    """What tells two tables apart: what they are meant to be, or else how they were made.
+
+    Tables that are meant to be one and are not are cured by their bytes; and those that are
+    meant to differ will, once they are right.
+    """
+    return judged.ropes or (judged.measurement.baked_as, judged.site.pairs)
+
+
+def _schedule(judged: JudgedSite) -> str:
+    return judged.declared or judged.measurement.baked_as
 
 
 def _without_positions(judged: JudgedSite, semantics: Semantics) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from ryzen_bytes import baked, files
 from ryzen_packs import FAMILIES, Pack, build
-from ryzen_tables import LLAMA3, LONGROPE, ORIGINAL, plain_instead, tables
+from ryzen_tables import LLAMA3, LONGROPE, ORIGINAL, Declared, default, plain_instead, tables
 
 from packimport import check, patch, patch_in_place, undo
 from packimport.dry_run import dry_run
@@ -171,3 +171,53 @@ def test_models_that_fit_are_named(tmp_path: Path) -> None:
     (finding,) = (f for f in check(tmp_path / "out").findings if f.code == "RPE002")
     assert finding.fix is not None
     assert "meta-llama/Llama-3.2-1B-Instruct (as baked)" in finding.fix
+
+
+GEMMA = Declared(
+    {
+        "model_type": "gemma3_text",
+        "architectures": ["Gemma3ForCausalLM"],
+        "max_position_embeddings": 4096,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "sliding_window": 512,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    },
+    default(32, 1000000.0),
+)
+
+
+@pytest.mark.parametrize("family", ["hybrid 1.4", "hybrid 1.7", "npu 1.6"])
+def test_tables_of_their_own_that_are_meant_to_be_one(family: str, tmp_path: Path) -> None:
+    """One of them is wrong: bytes cure that, and then the device has one table."""
+    good, bad = LLAMA3.right(ROWS), plain_instead(LLAMA3, ROWS)
+    options = {"token_tables": good} if FAMILIES[family].fused else {}
+    pack = build(
+        family, tmp_path / "p", LLAMA3, tables=lambda layer: bad if layer == 1 else good, **options
+    )
+    report = check(pack.path, config=pack.config)
+    codes = {f.code for f in report.findings if f.severity == "error"}
+    assert codes == ({"RPE001", "RPE020"} if FAMILIES[family].fused else {"RPE001"})
+    patch(pack.path, tmp_path / "out", config=pack.config)
+    assert check(tmp_path / "out").verdict == "ok"
+
+
+@pytest.mark.parametrize("family", ["hybrid 1.4", "hybrid 1.7"])
+def test_equal_tables_that_are_meant_to_differ(family: str, tmp_path: Path) -> None:
+    """Right values would give the device two tables: refused before anything is written."""
+    first, same = tables(default(32, 1e4), ROWS), tables(default(32, 1e4), ROWS)
+    pack = build(family, tmp_path / "p", GEMMA, tables=lambda layer: same if layer == 2 else first)
+    report = check(pack.path, config=pack.config)
+    codes = {f.code for f in report.findings if f.severity == "error"}
+    assert (codes, report.exit_code) == ({"RPE001", "RPE028"}, 1)
+    with pytest.raises(PatchError, match="RPE028") as caught:
+        patch(pack.path, tmp_path / "out", config=pack.config)
+    assert caught.value.exit_code == 3
+    assert not (tmp_path / "out").exists()
+    off = {"hybrid_dbg_use_aie_rope": "0"}
+    own = build(
+        family, tmp_path / "own", GEMMA,
+        tables=lambda layer: same if layer == 2 else first, settings=off,
+    )  # fmt: skip
+    patch(own.path, tmp_path / "out", config=own.config)
+    assert check(tmp_path / "out").verdict == "ok"
