@@ -277,3 +277,17 @@ def test_branches_whose_tables_have_no_name(
     assert all(site.measurement.baked_as.startswith("unknown") for site in report.sites)
     assert ("RPE020" in said(report)) == differ
     assert report.exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["sin_cos_cache_token", "sin_cos_cache_prefill"])
+def test_a_table_of_a_compiled_node_that_was_moved_out(name: str, tmp_path: Path) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        tensor = constant(model, name)
+        tensor.dims[:] = [0]
+        tensor.raw_data = b""
+
+    pack = edited(made("full fusion 1.8", tmp_path), change)
+    (unread,) = facts(pack).unread
+    assert (unread.offloaded, name in unread.reason) == (True, True)
+    report = judged(pack)
+    assert (report.exit_code, "RPE030 DynamicDispatch" in said(report)) == (3, True)
