@@ -47,6 +47,8 @@ def read_parts(scene: Scene, cos: Value, sin: Value, wanted: Wanted, trail: Trai
 
 
 def _parts(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> tuple[Part, ...]:
+    if cos.mrope != sin.mrope:
+        raise Unfollowed("its cos and sin have different sections of positions in three axes")
     if (cos.tensor is None) != (sin.tensor is None):
         raise Unfollowed("of its cos and sin one is stored and one computed")
     if cos.tensor is None:
@@ -81,6 +83,7 @@ def _stored(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> tuple[Par
         encoding=_encoding(cos, wanted),
         length=length,
         table=TableSpans(tensors=(cos_span, sin_span), start=0, stop=stop),
+        mrope=cos.mrope or None,
     )
     return shifted(part, cos.positions)
 
@@ -131,8 +134,6 @@ def _computed(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> Part:
         raise Unfollowed("computes cos and sin from different frequencies")
     if not cos.layout == sin.layout == wanted.layout:
         raise Unfollowed(f"its cos and sin lie in {cos.layout}, and it takes {wanted.layout}")
-    if cos.sections != sin.sections:
-        raise Unfollowed("its cos and sin have different sections of positions in three axes")
     for angles in (first, second):
         if wanted.per_token and not _starts_right(angles.positions, wanted):
             raise Unfollowed("computes cos and sin of positions that start anew at each call")
@@ -142,8 +143,7 @@ def _computed(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> Part:
     return Part(
         encoding="frequencies",
         length=cos.length,
-        # Layout 0: the sections lie one after the other.
-        mrope=(0, *cos.sections) if cos.sections else None,
+        mrope=cos.mrope or None,
         waves=Waves(
             values=tuple(first.values.tolist()),
             span=span,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from packimport.graph.columns import ColumnReader
 from packimport.graph.constants import Constants
 from packimport.graph.frame import Trail, Value, resolve
 from packimport.graph.lengths import Lengths
@@ -35,7 +36,7 @@ class Strand:
     positions: how its rows are picked; None where it is handed on whole.
     function:  "Cos" or "Sin" of `angles`, by the node `label`.
     halved:    a doubled table of which the first half of each row is taken.
-    sections:  of positions in three axes: how many pairs follow each; () for one axis.
+    mrope:     of positions in three axes: the layout, and how many pairs follow each; () for one.
     """
 
     tensor: Tensor | None = None
@@ -47,7 +48,7 @@ class Strand:
     factors: tuple[Factor, ...] = ()
     layout: str = "pairs"
     length: ByLength | None = None
-    sections: tuple[int, ...] = ()
+    mrope: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,7 @@ class StrandReader:
                 for angles in self.waves.angles(before, trail)
             )
         if node.op in {"Where", "If"}:
-            return tuple(
-                replace(strand, length=narrowed(strand.length, length))
-                for length, option in choices(value, node, self.lengths, trail)
-                for strand in self.read(option, trail, depth + 1)
-            )
+            return self._chosen(value, node, trail, depth)
         if node.op == "Mul":
             return self._scaled(value, node, trail, depth)
         if node.op == "Concat":
@@ -151,9 +148,30 @@ class StrandReader:
         reader = SectionReader(self.constants, self.waves.repeats.ranks)
         source, sizes = reader.read(value, node, trail)
         return tuple(
-            replace(strand, sections=_sections(strand, sizes))
+            replace(strand, mrope=(0, *_sections(strand, sizes)))
             for strand in self.read(source, trail, depth + 1)
         )
+
+    def _chosen(self, value: Value, node: Node, trail: Trail, depth: int) -> tuple[Strand, ...]:
+        if node.op == "Where" and self.columns.mask(value, node) is not None:
+            return self._masked(value, trail, depth)
+        return tuple(
+            replace(strand, length=narrowed(strand.length, length))
+            for length, option in choices(value, node, self.lengths, trail)
+            for strand in self.read(option, trail, depth + 1)
+        )
+
+    def _masked(self, value: Value, trail: Trail, depth: int) -> tuple[Strand, ...]:
+        table, picked, mrope = self.columns.read(value, trail)
+        strands = self.read(table, trail, depth + 1)
+        if any(strand.tensor is None or strand.positions is not None for strand in strands):
+            raise Unfollowed(origin(value))
+        return tuple(replace(strand, positions=picked, mrope=mrope) for strand in strands)
+
+    @property
+    def columns(self) -> ColumnReader:
+        """Reads tables by column."""
+        return ColumnReader(self.constants, self.positions)
 
     def _gathered(self, value: Value, node: Node, strand: Strand) -> Strand:
         """Rows of a table, picked by the positions."""
@@ -210,7 +228,7 @@ class StrandReader:
 
 def _sections(strand: Strand, sizes: tuple[int, ...]) -> tuple[int, ...]:
     values = strand.angles.values if strand.angles is not None else None
-    if strand.sections or values is None:
+    if strand.mrope or values is None:
         raise Unfollowed("is cut into sections, and is not computed from positions")
     return sections_of(sizes, strand.layout, len(values))
 

@@ -261,6 +261,8 @@ def _half(value: Value, constants: Constants, trail: Trail) -> _Half | None:
     whole = resolve(value.frame, node.input(0))
     if node.op == "Split":
         return _split(value, node, whole, constants)
+    if node.op == "Gather":
+        return _picked(value, node, whole, constants)
     if node.op != "Slice":
         return None
     inputs = [resolve(value.frame, name) for name in node.inputs[1:]]
@@ -270,6 +272,18 @@ def _half(value: Value, constants: Constants, trail: Trail) -> _Half | None:
         return None
     start, stop = (_bound(bound, constants) for bound in inputs[:2])
     return None if start is None or stop is None else _Half(whole, start, stop, steps[0])
+
+
+def _picked(value: Value, node: Node, whole: Value, constants: Constants) -> _Half | None:
+    """A half, or every second entry, that a Gather picks by constant places."""
+    places = constants.integers(resolve(value.frame, node.input(1)))
+    if node.integer("axis", 0) not in _LAST or places is None or len(places) < 2:
+        return None
+    start, step = places[0], places[1] - places[0]
+    if step not in {1, 2} or places != tuple(range(start, start + step * len(places), step)):
+        return None
+    # Every second entry of all of them: the last place is the last but one, or the last.
+    return _Half(whole, start, _END if step == 2 else start + len(places), step)
 
 
 def _split(value: Value, node: Node, whole: Value, constants: Constants) -> _Half | None:

@@ -12,7 +12,7 @@ import pytest
 from plain_graphs import angles_by_matmul, decoder, gathered, twice, waves, write_pack
 from test_apart import RIGHT
 from test_plain_ops import COS, SIN
-from test_sections import by_axes
+from test_sections import MASKED, by_axes, by_gather, by_masks
 
 from packimport import check
 from packimport.errors import GraphError, PackimportError
@@ -21,6 +21,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
     **{name: RIGHT[name] for name in ("apart", "apart, neighbours", "chunks", "picked twice")},
     "late, a cache": {**RIGHT["late"], "cache": True},
     "sections": {"trig": by_axes()},
+    "columns": {"trig": by_masks(MASKED[1, 4, 2, 2]), "rotate": by_gather},
     "frequencies": {"trig": waves(angles_by_matmul(), 1.5)},
     "tables": {"trig": gathered(twice(COS), twice(SIN), sliced=True)},
 }

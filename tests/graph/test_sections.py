@@ -56,6 +56,75 @@ def by_axes(
     return make
 
 
+def by_masks(
+    owners: Sequence[int], axes: Sequence[int] = (0, 1, 2), *, other: bool = False
+) -> Trig:
+    """Rows of stored tables by three axes, of which masks choose by column."""
+
+    def make(g: Graph) -> tuple[str, str]:
+        three = g.node(
+            "Expand", g.node("Unsqueeze", "position_ids", g.integers(0)), g.integers(3, 1, 1)
+        )
+        picked = [g.node("Gather", three, g.scalar(axis), axis=0) for axis in axes]
+        made = []
+        for values, name in ((COS, "cos_table"), (SIN, "sin_table")):
+            tables = [g.constant(values, name=name)] * 3
+            if other:
+                tables[2] = g.constant(values + 1, name="other")
+            rows = [g.node("Gather", t, ids, axis=0) for t, ids in zip(tables, picked, strict=True)]
+            chosen = rows[0]
+            for axis in (1, 2):
+                mask = g.constant(np.array(owners) == axis, np.bool_)
+                chosen = g.node("Where", mask, rows[axis], chosen)
+            made.append(chosen)
+        return made[0], made[1]
+
+    return make
+
+
+def by_gather(g: Graph, x: str, trig: list[str], repeated: bool, name: str) -> str:
+    """Halves, or neighbours, that a Gather picks; rotated apart."""
+    assert not repeated
+    cos, sin = trig
+    x1, x2 = (
+        g.node("Gather", x, g.integers(*range(start, start + PAIRS)), axis=-1)
+        for start in (0, PAIRS)
+    )
+    one = g.node("Sub", g.node("Mul", x1, cos), g.node("Mul", x2, sin))
+    other = g.node("Add", g.node("Mul", x2, cos), g.node("Mul", x1, sin))
+    return g.node("Concat", one, other, axis=-1, name=name)
+
+
+MASKED = {
+    (0, 2, 3, 3): (0, 0, 1, 1, 1, 2, 2, 2),
+    (1, 4, 2, 2): (0, 1, 2, 0, 1, 2, 0, 0),
+}
+
+
+@pytest.mark.parametrize("mrope", sorted(MASKED))
+def test_columns_of_three_axes(mrope: tuple[int, ...], tmp_path: Path) -> None:
+    pack = write_pack(tmp_path / "p", decoder(by_masks(MASKED[mrope]), rotate=by_gather))
+    plain = write_pack(tmp_path / "plain", decoder(gathered(twice(COS), twice(SIN))))
+    assert np.abs(logits(pack) - logits(plain)).max() < 1e-4
+    report = check(pack)
+    assert (report.verdict, codes(report)) == ("ok", [])
+    assert [judged.site.mrope for judged in report.sites] == [mrope]
+
+
+@pytest.mark.parametrize(
+    "trig",
+    [
+        by_masks((0, 1, 0, 1, 0, 2, 0, 2)),  # of no layout
+        by_masks(MASKED[0, 2, 3, 3], (1, 0, 2)),
+        by_masks(MASKED[0, 2, 3, 3], other=True),
+    ],
+)
+def test_other_columns_are_refused(trig: Trig, tmp_path: Path) -> None:
+    report = check(write_pack(tmp_path / "p", decoder(trig, rotate=by_gather)))
+    assert (report.verdict, report.sites) == ("unsupported", ())
+    assert {"RPE003"} <= set(codes(report))
+
+
 @pytest.mark.parametrize("trig", [by_axes(), by_axes(late=False), by_axes(axis=3)])
 def test_right(trig: Trig, tmp_path: Path) -> None:
     pack = write_pack(tmp_path / "p", decoder(trig))
