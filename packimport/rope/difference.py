@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packimport.errors import ScheduleError
 from packimport.rope.frequencies import Frequencies
-from packimport.rope.parallel import block_rows, map_rows
+from packimport.rope.parallel import NARROW, WIDE, block_rows, map_rows
 from packimport.rope.screening import is_screened, screened
 from packimport.rope.tables import angles
 
@@ -72,7 +72,8 @@ def difference(
         return _compare(cos[start:stop], sin[start:stop], declared, start, stop)
 
     rows = cos.shape[0]
-    found = list(map_rows(compare, 0, rows, block_rows(pairs)))
+    entries = NARROW if is_screened(cos.dtype) else WIDE
+    found = list(map_rows(compare, 0, rows, block_rows(pairs, entries)))
     wrong = np.logical_or.reduce([block.wrong for block in found])
     return Difference(
         wrong_pairs=int(wrong.sum()),

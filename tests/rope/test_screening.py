@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from packimport.rope.difference import difference, tolerance
 from packimport.rope.frequencies import Frequencies
-from packimport.rope.screening import SLACK, is_screened
+from packimport.rope.screening import SLACK, _column_maxima, _widened, is_screened
 
 ROWS = 131072
 PLAIN = (1 / 500000.0 ** (np.arange(64) / 64)).astype(np.float32)
@@ -91,3 +91,21 @@ def test_a_single_entry_at_the_border(dtype: np.dtype[np.generic]) -> None:
             found = difference(given, sin, Frequencies(pairs, 1.0))
             assert found.wrong_pairs == int(bad.sum())
             assert found.max_abs_cos_error == largest
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_16_bit_value_is_widened_or_as_wrong_as_it_is(dtype: np.dtype[np.generic]) -> None:
+    given = np.arange(65536, dtype=np.uint32).astype(np.uint16).view(dtype)
+    with np.errstate(all="ignore"):
+        exact = given.astype(np.float32)
+    found = _widened(given)
+    finite = np.isfinite(exact)
+    assert np.array_equal(found[finite].view(np.uint32), exact[finite].view(np.uint32))
+    others = found[~finite]
+    assert (np.isnan(others) | (np.abs(others) >= 65536)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 1000, 8192])
+def test_column_maxima(rows: int) -> None:
+    error = np.random.default_rng(rows).random((rows, 33), dtype=np.float32)
+    assert np.array_equal(_column_maxima(error), error.max(axis=0))

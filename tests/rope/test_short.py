@@ -17,7 +17,7 @@ def bits(values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("factor", [1.0, 1.1902380714238083, 0.1, 1.3862943611198906])
+@pytest.mark.parametrize("factor", [1.0, 1.1902380714238083, 0.1, 1.3862943611198906, 40000.0])
 @pytest.mark.parametrize("function", [np.cos, np.sin])
 def test_the_bits_are_those_of_float64(
     dtype: np.dtype[np.generic], factor: float, function: np.ufunc
