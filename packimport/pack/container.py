@@ -144,15 +144,19 @@ class Container:
             )
         return memoryview(self._read(name, offset, length)).toreadonly()
 
-    def _read(self, name: str, offset: int, length: int) -> bytearray:
-        data = bytearray(length)
-        rest = memoryview(data)
+    def _read(self, name: str, offset: int, length: int) -> bytes | bytearray:
         with (
             self.open(name) as descriptor,
             faults(name),
             open(descriptor, "rb", buffering=0, closefd=False) as file,
         ):
             file.seek(offset)
+            first = file.read(min(length, _READ_CHUNK))
+            if len(first) == length:
+                return first
+            data = bytearray(length)
+            data[: len(first)] = first
+            rest = memoryview(data)[len(first) :]
             while rest and (count := file.readinto(rest[:_READ_CHUNK])):
                 rest = rest[count:]
         if rest:
