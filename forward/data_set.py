@@ -33,7 +33,12 @@ def read_data_set(folder: Path | str) -> DataSet:
     """
     folder = Path(folder)
     if not (folder / DUMP).is_file() and folder.is_dir():
-        parts = sorted(part for part in folder.iterdir() if (part / DUMP).is_file())
+        # What a killed run left may begin with a dot; it is no dump of the set.
+        parts = sorted(
+            part
+            for part in folder.iterdir()
+            if not part.name.startswith(".") and (part / DUMP).is_file()
+        )
         if parts:
             return DataSet(str(folder), tuple(map(read_dump, parts)))
     return data_set(read_dump(folder))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from forward.dump import DUMP, LOGITS, POSITIONS, TAIL, TOKENS, Tokens, tokens_sha256
 from forward.form import ALL, Form
-from forward.sink import Sink
+from forward.sink import Sink, naming
 from forward.steps import Block, Step
 from forward.unfinished import NOTHING, Done, Identity, done_steps, unfinished
 from packimport.errors import DumpError
@@ -109,12 +109,14 @@ def _fill(
     }
     document = _document(provenance(), tokens, steps, _form(form, kept, sink))
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    (partial / DUMP).write_text(text, encoding="utf-8", newline="\n")
+    with naming(partial / DUMP):
+        (partial / DUMP).write_text(text, encoding="utf-8", newline="\n")
     return sink.rows, sink.entries
 
 
 def _save(path: Path, values: npt.NDArray[np.generic], dtype: str) -> None:
-    np.save(path, values.astype(dtype), allow_pickle=False)
+    with naming(path):
+        np.save(path, values.astype(dtype), allow_pickle=False)
 
 
 def _form(form: Form, kept: Tokens, sink: Sink) -> dict[str, object]:

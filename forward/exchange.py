@@ -15,6 +15,7 @@ from forward.kld_base import KldBase, read_base, scored, write_base
 from forward.npy import NpyRows, open_rows
 from forward.prompt import check_tokens
 from forward.scores import BLOCK, blocks
+from forward.sink import naming
 from forward.sources import file_hashes
 from forward.steps import Block, Step
 from forward.unfinished import check_free, unfinished
@@ -95,7 +96,7 @@ def export_base(folders: Sequence[Path], out: Path) -> tuple[int, int]:
     tokens = np.stack([dump.tokens for dump in dumps])
     partial = out.absolute().with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("xb") as file:
+        with naming(partial), partial.open("xb") as file:
             write_base(file, tokens, dumps[0].vocab, _scored_rows(dumps))
         check_free(out)
         partial.rename(out.absolute())

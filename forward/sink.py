@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -56,9 +57,11 @@ class Sink:
         if not self.rows:
             self.vocab, self.entries = rows.shape[1], part.logits.shape[1]
             self._begin(part)
-        self._files[0].write(part.logits.data)
+        with naming(self._folder / LOGITS):
+            self._files[0].write(part.logits.data)
         if part.ids is not None and part.tail is not None:
-            self._files[1].write(part.ids.data)
+            with naming(self._folder / IDS):
+                self._files[1].write(part.ids.data)
             self.tails.append(part.tail)
         self.rows += len(rows)
 
@@ -80,7 +83,19 @@ class Sink:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stack.close()
+        with naming(self._folder / LOGITS):
+            self._stack.close()
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of writing name the file, which write and close leave out."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            error.errno, error.strerror or str(error), error.filename or str(path)
+        ) from error
 
 
 def _check_disk(folder: Path, needed: int) -> None:

@@ -161,3 +161,6 @@ def _check_same(partial: Path, identity: Identity) -> None:
             allowed="the same pack, tokens and options",
             fix="Give the command that began it again, or remove that folder.",
         )
+    # Dumps of a set on which the kill fell: each is begun again, under another name.
+    for inner in partial.glob(".*.partial"):
+        shutil.rmtree(inner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 from builders import tiny_pack
 
+from forward.data_set import read_data_set
 from forward.dump import read_dump
-from forward.dump_pack import dump_pack
+from forward.dump_pack import dump_pack, dump_prompts
 from forward.genai_config import read_decoder
 from packimport.errors import DumpError
 from packimport.pack.container import open_container
@@ -71,7 +73,9 @@ def killed(pack: Path, out: Path, at: int) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """Every file in and below the folder, hidden ones too, by its path."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 @unix
@@ -134,3 +138,90 @@ def test_two_at_once_do_not_write_one_dump(tmp_path: Path) -> None:
             dump(pack, tmp_path / "out")
         process.kill()
     dump(pack, tmp_path / "out")
+
+
+SET_SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from forward import dump_pack
+from forward.genai_config import read_decoder
+from forward.runner import Runner
+from packimport.pack.container import open_container
+
+pack, out, tokens, at = sys.argv[1:]
+blocks = Runner.blocks
+seen = 0
+
+def watched(self, tokens, steps, done=0, share=None):
+    global seen
+    for block in blocks(self, tokens, steps, done, share):
+        if seen == int(at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen += 1
+        yield block
+
+Runner.blocks = watched
+container = open_container(pack)
+prompts = np.split(np.load(tokens), %s)
+dump_pack.dump_prompts(container, read_decoder(container), Path(out), prompts, decode=2, chunk=8)
+""" % [20, 25, 50]
+
+
+@unix
+@pytest.mark.parametrize("kills", [(2,), (7, 3), (0, 12)])
+def test_a_kill_leaves_nothing_in_a_data_set(tmp_path: Path, kills: tuple[int, ...]) -> None:
+    """Killed inside of a dump of the set, by SIGKILL: what that dump had written vanishes."""
+    pack = tiny_pack(tmp_path / "pack", vocab=5000)
+    np.save(tmp_path / "tokens.npy", TOKENS)
+    prompts = np.split(TOKENS, [20, 25, 50])
+
+    def dump_set(out: Path) -> None:
+        container = open_container(pack)
+        dump_prompts(container, read_decoder(container), out, prompts, decode=2, chunk=8)
+
+    dump_set(tmp_path / "whole")
+    out = tmp_path / "killed"
+    for at in kills:
+        arguments = [str(pack), str(out), str(tmp_path / "tokens.npy"), str(at)]
+        done = subprocess.run([sys.executable, "-c", SET_SCRIPT, *arguments], cwd=ROOT, check=False)
+        assert done.returncode == -signal.SIGKILL
+        assert list((tmp_path / ".killed.partial").glob(".*.partial"))
+        assert not out.exists()
+    dump_set(out)
+    folders = [sorted(path.name for path in side.iterdir()) for side in (out, tmp_path / "whole")]
+    assert folders == [["00000", "00001", "00002", "00003"]] * 2
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_hidden_folders_are_no_dumps_of_a_set(tmp_path: Path) -> None:
+    """An older release left them there after a kill."""
+    container = open_container(tiny_pack(tmp_path / "pack"))
+    prompts = np.split(TOKENS, [20])
+    dump_prompts(container, read_decoder(container), tmp_path / "set", prompts)
+    shutil.copytree(tmp_path / "set" / "00000", tmp_path / "set" / ".00001.1234abcd.partial")
+    assert [len(dump.tokens) for dump in read_data_set(tmp_path / "set").dumps] == [20, 40]
+
+
+@unix
+@pytest.mark.parametrize("most", [0, 400_000])
+def test_a_file_that_grows_too_large_is_named(tmp_path: Path, most: int) -> None:
+    """The limit of `ulimit -f`, in the first write of a file and in a later one."""
+    pack = tiny_pack(tmp_path / "pack", vocab=5000)
+    np.save(tmp_path / "tokens.npy", TOKENS)
+    script = (
+        "import resource, sys; from forward.cli import main;"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({most + 2000},) * 2); main(sys.argv[1:])"
+    )
+    arguments = [str(pack), "--tokens", str(tmp_path / "tokens.npy"), "--dump-logits"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments, str(tmp_path / "out")],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3
+    name = tmp_path / ".out.partial" / "logits.npy"
+    assert done.stderr == f"forward-serve: error: {name}: File too large\n"
+    assert not (tmp_path / "out").exists()
