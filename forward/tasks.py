@@ -127,6 +127,8 @@ def write(
     """Print greedy text of a pack, and hold it to another pack's and to an oracle's ids."""
     prompt = given.read(pack.tokenizer)
     expected = None if expect is None else read_tokens(expect).tolist()
+    if expected is not None and not expected:
+        raise UsageError("--expect holds no id, so there is nothing to compare", place=str(expect))
     if expected is not None and len(expected) > count:
         raise UsageError(
             "--expect holds more ids than --generate makes", found=len(expected), allowed=str(count)
@@ -162,6 +164,9 @@ def _written(pack: Pack, prompt: Tokens, count: int, chunk: int | None) -> list[
 def _compared(pack: Pack, ids: list[int], others: list[int], name: str) -> int:
     """Say where two lists of ids part; 1 where they do."""
     at = first_difference(ids, others)
+    if not ids and not others:
+        click.echo(f"nothing was generated, here or by {name}: there is nothing to compare")
+        return 1
     if at is None:
         click.echo(f"same {len(ids)} tokens as {name}")
         return 0

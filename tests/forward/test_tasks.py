@@ -94,6 +94,31 @@ def test_an_oracle_that_ends_before(serve: Serve, pack: Path, tmp_path: Path) ->
     assert "found 8; allowed: 7" in err
 
 
+@pytest.mark.parametrize("name", ["none.json", "none.npy"])
+def test_no_ids_hold_nothing(serve: Serve, pack: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "none.json").write_text("[]", encoding="utf-8")
+    np.save(tmp_path / "none.npy", np.zeros(0, np.int64))
+    args = (pack, "--tokens", tmp_path / "long.json", "--generate", 3)
+    code, out, err = serve(*args, "--expect", tmp_path / name)
+    assert (code, out) == (2, "")
+    assert f"{tmp_path / name}: --expect holds no id" in err
+
+
+def test_two_packs_that_end_at_once_are_not_the_same(
+    serve: Serve, pack: Path, tmp_path: Path
+) -> None:
+    other = made(tmp_path / "other")
+    for folder in (pack, other):
+        config = json.loads((folder / "genai_config.json").read_text(encoding="utf-8"))
+        config["model"]["eos_token_id"] = greedy(LONG, 1)[0]
+        (folder / "genai_config.json").write_text(json.dumps(config), encoding="utf-8")
+    args = (pack, "--tokens", tmp_path / "long.json", "--generate", 3, "--beside", other)
+    code, out, _ = serve(*args)
+    assert code == 1
+    assert "nothing was generated" in out.splitlines()[-1]
+    assert "same" not in out
+
+
 def test_side_by_side(serve: Serve, pack: Path, tmp_path: Path) -> None:
     args = (pack, "--tokens", tmp_path / "long.json", "--generate", 12, "--beside")
     same = made(tmp_path / "same", dtype="float16")
