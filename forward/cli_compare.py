@@ -130,6 +130,8 @@ def compare_command(
     for name, limit in limits.items():
         if limit is not None and not math.isfinite(limit):
             raise UsageError(f"{name} is a number", found=limit, allowed="0 or more")
+    if min_top1 is not None and math.isnan(min_top1):
+        raise UsageError("--min-top1 is a share", found=min_top1, allowed="0 to 1")
     if len(dumps) not in ((2,) if nll else (2, 3)):
         what = "BEFORE AFTER" if nll else "REFERENCE RUN, or REFERENCE BEFORE AFTER"
         raise UsageError("compare takes other dumps", found=f"{len(dumps)} folders", allowed=what)
@@ -183,11 +185,20 @@ def _compared(
 
     reader = None if tokenizer is None else Tokenizer(tokenizer)
     reference, *runs = dumps
+    asked = edges
     edges = tuple(sorted({*edges, *(e for run in runs for dump in run.dumps for e in dump.edges)}))
     noise = None if floor is None else compare(reference, floor)
     done = [compare(reference, run, edges, worst) for run in runs]
     if reader is not None:
         done = [comparison.decoded(reader) for comparison in done]
+    for edge in asked:
+        if not done[-1].has_edge(edge):
+            raise UsageError(
+                "no position near this edge was compared",
+                place="--edge",
+                found=edge,
+                allowed=f"up to 16 beyond {done[-1].overall.stop - 1}, the last position compared",
+            )
     last = held(done[-1], noise)
     return last if len(done) == 1 else Three(before=done[0], after=last)
 

@@ -49,6 +49,7 @@ def compare(
             [row for pair, at in zip(both, places, strict=True) for row in _rows(*pair, at, pool)]
         )
     at = np.concatenate(places)
+    listed = worst(rows, places, other.dumps, max(1, worst_count))
     stop = int(at.max()) + 1
     exact = all(dump.tops is None for pair in both for dump in pair)
     decode = np.concatenate([p >= mine.prefill for (_, mine), p in zip(both, places, strict=True)])
@@ -67,7 +68,9 @@ def compare(
         phases=_phases(rows, at, decode),
         edges=_around(rows, at, sorted({*edges, *(e for _, mine in both for e in mine.edges)})),
         correlation=rows.moments.correlation if exact else None,
-        worst=worst(rows, places, other.dumps, worst_count),
+        left_out=sum(len(mine.where()) for mine, _ in both) - len(at),
+        farthest=listed[0].dump,
+        worst=listed[:worst_count],
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from forward.figures import Figures
-from forward.figures_text import TOP_K, extent, figures_table, floor_table, singles
+from forward.figures_text import TOP_K, extent, figures_table, floor_table, lacking, singles
 from forward.gates import Gate, Limits, gates
 from forward.tokenizer import Tokenizer
 from forward.worst import Worst
@@ -26,12 +26,14 @@ class Comparison:
                  least that it can be.
     alike:       False where one side holds log p and the other logits: what compares entries
                  is then None.
+    left_out:    how many positions the reference has and the run has not.
     overall:     every position that both dumps have.
     buckets:     ranges of positions, in order.
     phases:      prefill and decode, where the run has both.
     edges:       the positions before and from the edges of a table.
     correlation: Pearson's r of all pairs of finite logits; None where a side is constant,
                  or where not every logit is known.
+    farthest:    which dump has the largest KL of all; None where there is one.
     worst:       the positions of the largest KL, as many as were asked for.
     floor:       the reference against itself in another precision.
     gates:       the limits that `held_to` was given.
@@ -48,6 +50,8 @@ class Comparison:
     phases: tuple[Figures, ...]
     edges: tuple[Figures, ...]
     correlation: float | None
+    left_out: int = 0
+    farthest: str | None = None
     worst: tuple[Worst, ...] = ()
     floor: Comparison | None = None
     gates: tuple[Gate, ...] = ()
@@ -92,7 +96,7 @@ class Comparison:
         """The same with gates; see Limits.
 
         Raises UsageError for max_floor without a floor, DumpError for a limit of a KL
-        that is not known.
+        that is not known, and for any limit where position 0 alone is compared.
         """
         limits = Limits(
             max_kl=max_kl,
@@ -103,6 +107,14 @@ class Comparison:
         )
         if max_floor is not None and self.floor is None:
             raise UsageError("--max-floor needs a noise floor", fix="Pass --floor DUMP.")
+        if limits.any and self.overall.stop == 1:
+            raise DumpError(
+                "position 0 alone is compared: no RoPE turns anything there, so it proves nothing",
+                place=self.run,
+                found=f"{self.overall.count} of {self.overall.count + self.left_out} positions"
+                " of the reference",
+                fix="Dump more positions, or leave the limits out.",
+            )
         exact = self.exact and (self.floor is None or self.floor.exact)
         if not exact and any(limit is not None for limit in (max_kl, max_kl_p999, max_floor)):
             raise DumpError(
@@ -112,6 +124,10 @@ class Comparison:
             )
         floor = None if self.floor is None else self.floor.ranges
         return replace(self, gates=gates(limits, self.ranges, floor))
+
+    def has_edge(self, edge: int) -> bool:
+        """Whether a position near this edge of a table is compared."""
+        return any(part.name.split()[-1] == str(edge) for part in self.edges)
 
     @property
     def ranges(self) -> tuple[Figures, ...]:
@@ -133,6 +149,7 @@ class Comparison:
             "run": self.run,
             "dumps": self.dumps,
             "positions": self.overall.count,
+            "left_out": self.left_out,
             "vocab": self.vocab,
             "kl": "exact" if self.exact else "lower bound",
             "overall": self.overall.to_dict(),
@@ -140,6 +157,7 @@ class Comparison:
             "phases": [figures.to_dict() for figures in self.phases],
             "edges": [figures.to_dict() for figures in self.edges],
             "correlation": self.correlation,
+            "farthest": self.farthest,
             "worst": [place.to_dict() for place in self.worst],
             "floor": None if self.floor is None else self.floor.body(),
             "gates": [gate.to_dict() for gate in self.gates],
@@ -154,6 +172,7 @@ class Comparison:
         yield f"reference    {printable(self.reference)}"
         yield f"run          {printable(self.run)}"
         yield f"logits       {extent(self.overall, self.vocab, self.dumps)}"
+        yield from lacking(self.overall, self.left_out)
         if not self.exact:
             yield TOP_K
         elif not self.alike:
@@ -162,7 +181,7 @@ class Comparison:
             yield "correlation  undefined, a side is constant"
         else:
             yield f"correlation  {self.correlation:.9f}"
-        yield from singles(self.overall)
+        yield from singles(self.overall, self.farthest)
         yield ""
         yield from figures_table((self.overall, *self.phases, *self.buckets, *self.edges))
         if self.floor is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from forward.figures import Figures
+from packimport.errors import printable
 
 _HEAD = (
     *("", "positions", "KL mean", "+-", "median", "99 %", "99.9 %", "max"),
@@ -19,8 +20,17 @@ def extent(whole: Figures, vocab: int, dumps: int) -> str:
     return f"{whole.count} positions x {vocab}{'' if dumps == 1 else f', of {dumps} dumps'}"
 
 
-def singles(whole: Figures) -> Iterator[str]:
-    """The figures that are given for all positions together."""
+def lacking(whole: Figures, left_out: int) -> Iterator[str]:
+    """A line where the run lacks positions of the reference."""
+    if left_out:
+        yield f"not compared {left_out} of the reference's {whole.count + left_out} positions"
+
+
+def singles(whole: Figures, farthest: str | None) -> Iterator[str]:
+    """The figures that are given for all positions together.
+
+    farthest: which of several dumps has the largest KL.
+    """
     if whole.ppl_reference is not None and whole.ppl_run is not None:
         yield (
             f"perplexity   reference {_with(whole, 'ppl_reference')}, run {_with(whole, 'ppl_run')}"
@@ -33,7 +43,8 @@ def singles(whole: Figures) -> Iterator[str]:
         yield f"flips        {whole.flips} of {whole.clear} positions with a clear first token"
     if whole.nmse is not None:
         yield f"NMSE         {whole.nmse:.4g}"
-    yield f"largest KL   {whole.kl_max:.4g} at position {whole.kl_max_position}"
+    of = "" if farthest is None else f" of {printable(farthest)}"
+    yield f"largest KL   {whole.kl_max:.4g} at position {whole.kl_max_position}{of}"
     if whole.max_difference is not None:
         yield (
             f"largest difference of a logit  {whole.max_difference:.4g}"

@@ -31,6 +31,12 @@ class Limits:
     max_floor: float | None = None
     by_bucket: bool = False
 
+    @property
+    def any(self) -> bool:
+        """Whether anything is limited."""
+        limits = (self.max_kl, self.max_kl_p999, self.min_top1, self.max_floor)
+        return any(limit is not None for limit in limits)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:

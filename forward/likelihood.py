@@ -32,15 +32,20 @@ HELPS, HARMS, UNKNOWN, BOTH = "helps", "harms", "cannot be told", "helps and har
 class Range:
     """The positions start … stop − 1. In nats per token, of the tokens that follow.
 
-    before, after:  mean −log p. difference: after − before.
-    standard_error: of the difference, from the pairs. p: two-sided, of a normal mean.
-    word:           "helps", "harms" or "cannot be told".
+    before, after:  mean −log p; infinite where a token has no probability.
+    left_out:       tokens to which both give none: their difference is no number, so the
+                    next three are those of the others.
+    difference:     the mean of after − before. standard_error: of it, from the pairs.
+    p:              two-sided, of a normal mean.
+    word:           "helps", "harms", "cannot be told"; "helps and harms" where each side
+                    rules out a token that the other does not.
     """
 
     name: str
     start: int
     stop: int
     count: int
+    left_out: int
     before: float
     after: float
     difference: float | None
@@ -66,7 +71,7 @@ class Likelihood:
     def verdict(self) -> str:
         """ "helps", "harms", "helps and harms" or "cannot be told", over all ranges."""
         words = {part.word for part in (self.overall, *self.buckets)} - {UNKNOWN}
-        return BOTH if len(words) == 2 else words.pop() if words else UNKNOWN
+        return BOTH if len(words) > 1 else words.pop() if words else UNKNOWN
 
     @property
     def passed(self) -> bool:
@@ -98,6 +103,11 @@ class Likelihood:
         yield f"before       {printable(self.before)}"
         yield f"after        {printable(self.after)}"
         yield f"scored       {self.overall.count} next tokens, mean -log p in nats"
+        if self.overall.left_out:
+            yield (
+                f"left out     {self.overall.left_out} of them from the difference:"
+                " both give them no probability"
+            )
         yield ""
         head = ("", "positions", "before", "after", "difference", "+-", "p", "the patch")
         yield from table([head, *map(_row, (self.overall, *self.buckets))])
@@ -144,24 +154,36 @@ def likelihood(before: Dump | DataSet, after: Dump | DataSet) -> Likelihood:
 
 def _range(name: str, span: tuple[int, int], x: Floats, y: Floats, level: float) -> Range:
     """x, y: −log p before and after, float64 [positions]."""
-    with np.errstate(invalid="ignore"):  # inf − inf
-        pairs = y - x
-    difference, error = float(pairs.mean()), standard_error(pairs)
-    # Where a pack rules out a token of the text, no error is needed to tell it.
-    p = 0.0 if math.isinf(difference) else None if error is None else _p(difference, error)
-    told = p is not None and p <= level and (len(pairs) >= LEAST or math.isinf(difference))
+    both = np.isinf(x) & np.isinf(y)
+    pairs = y[~both] - x[~both]
+    # Where one pack rules out a token of the text, no error is needed to tell it.
+    ruled = {HARMS if gap > 0 else HELPS for gap in pairs[np.isinf(pairs)].tolist()}
+    difference = float(pairs.mean()) if pairs.size and not ruled else None
+    error = standard_error(pairs)
+    p = None if difference is None or error is None else _p(difference, error)
+    word = _word(difference, p, len(pairs), level)
+    if ruled:
+        p, word = 0.0, BOTH if len(ruled) > 1 else ruled.pop()
     return Range(
         name=name,
         start=span[0],
         stop=span[1],
-        count=len(pairs),
+        count=len(x),
+        left_out=int(both.sum()),
         before=float(x.mean()),
         after=float(y.mean()),
-        difference=difference if math.isfinite(difference) else None,
+        difference=difference,
         standard_error=error,
         p=p,
-        word=UNKNOWN if not told else HARMS if difference > 0 else HELPS,
+        word=word,
     )
+
+
+def _word(difference: float | None, p: float | None, count: int, level: float) -> str:
+    """What `count` finite pairs tell."""
+    if difference is None or p is None or p > level or count < LEAST:
+        return UNKNOWN
+    return HARMS if difference > 0 else HELPS
 
 
 def _p(mean: float, error: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from forward.comparison import TOOL, Comparison
 from forward.figures import Figures
-from forward.figures_text import TOP_K, extent, table
+from forward.figures_text import TOP_K, extent, lacking, table
 from packimport.errors import printable
 
 
@@ -48,6 +48,7 @@ class Three:
         yield f"before       {printable(self.before.run)}"
         yield f"after        {printable(self.after.run)}"
         yield f"logits       {extent(self.before.overall, self.before.vocab, self.before.dumps)}"
+        yield from lacking(self.before.overall, self.before.left_out)
         if not (self.before.exact and self.after.exact):
             yield TOP_K
         yield ""

@@ -143,3 +143,61 @@ def test_what_import_refuses(serve: Any, dumps: dict[str, Path], tmp_path: Path)
     assert code == 2
     assert "its own tokens" in err
     assert not out.exists()
+
+
+def some(serve: Any, tmp_path: Path, name: str, positions: str) -> Path:
+    """Some rows of a dump."""
+    out = tmp_path / f"{name}-{positions}"
+    given = ("--tokens", tmp_path / "tokens.npy", "--positions", positions, "-o", out)
+    assert serve("import", tmp_path / f"{name}.npy", *given)[0] == 0
+    return out
+
+
+def test_positions_that_are_not_compared_are_said(
+    serve: Any, dumps: dict[str, Path], tmp_path: Path
+) -> None:
+    pair = ("compare", dumps["reference"], some(serve, tmp_path, "after", "0-3,30"))
+    code, out, _ = serve(*pair, "--max-kl", "0.01")
+    assert code == 0
+    assert f"not compared {COUNT - 5} of the reference's {COUNT} positions\n" in out
+    assert parsed(serve(*pair, "--format", "json")[1])["left_out"] == COUNT - 5
+    # Of three dumps, too; and nothing is said where nothing is missing.
+    before = some(serve, tmp_path, "before", "0-3,30")
+    assert "not compared 35 of" in serve("compare", dumps["reference"], before, pair[2])[1]
+    whole = ("compare", dumps["reference"], dumps["after"])
+    assert "not compared" not in serve(*whole)[1]
+    assert parsed(serve(*whole, "--format", "json")[1])["left_out"] == 0
+    # More positions than the reference has are none of its own.
+    assert "not compared" not in serve("compare", pair[2], dumps["reference"])[1]
+
+
+@pytest.mark.parametrize("limit", [("--max-kl", 1), ("--min-top1", 0), ("--max-kl-p999", 9)])
+def test_no_limit_over_position_0_alone(
+    serve: Any, dumps: dict[str, Path], tmp_path: Path, limit: tuple[str, float]
+) -> None:
+    pair = ("compare", dumps["reference"], some(serve, tmp_path, "before", "0"))
+    code, out, err = serve(*pair, *limit)
+    assert (code, out) == (3, "")
+    assert "position 0 alone is compared" in err
+    assert f"found 1 of {COUNT} positions" in err
+    assert serve(*pair)[0] == 0
+
+
+@pytest.mark.parametrize("edge", [COUNT + 16, 4096])
+def test_an_edge_without_positions_is_refused(
+    serve: Any, dumps: dict[str, Path], edge: int
+) -> None:
+    pair = ("compare", dumps["reference"], dumps["after"])
+    code, out, err = serve(*pair, "--edge", 20, "--edge", edge)
+    assert (code, out) == (2, "")
+    assert f"--edge: no position near this edge was compared; found {edge}" in err
+    assert "beyond 39" in err
+    assert serve(*pair, "--edge", COUNT + 15)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["--min-top1", "--max-kl", "--max-kl-p999"])
+def test_nan_is_no_limit(serve: Any, dumps: dict[str, Path], name: str) -> None:
+    code, out, err = serve("compare", dumps["reference"], dumps["before"], name, "nan")
+    assert (code, out) == (2, "")
+    assert name in err
+    assert "found nan" in err

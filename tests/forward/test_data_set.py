@@ -120,6 +120,12 @@ def test_the_worst_name_their_dump(serve: Any, sides: Sides) -> None:
     assert len({place["dump"] for place in found}) > 1
     text = serve("compare", one, other, "--worst", 1)[1]
     assert f"of {found[0]['dump']}  KL" in text
+    value = parsed(serve("compare", one, other, "--format", "json")[1])
+    assert (value["farthest"], value["worst"]) == (found[0]["dump"], [])
+    line = next(line for line in text.splitlines() if line.startswith("largest KL"))
+    assert line.endswith(f"at position {found[0]['position']} of {found[0]['dump']}")
+    alone = parsed(serve("compare", one / "00000", other / "00000", "--format", "json")[1])
+    assert alone["farthest"] is None
     assert "of 3 dumps" in text
 
 

@@ -122,3 +122,49 @@ def test_other_tokens_are_refused() -> None:
     one, other = dump("a", text(20)), dump("b", text(21))
     with pytest.raises(DumpError, match="different tokens"):
         likelihood(one, other)
+
+
+def ruled_out(one: Dump, name: str, *positions: int) -> Dump:
+    """The same, with no probability for the tokens after these positions."""
+    logits = one.logits[:].copy()
+    logits[list(positions), 1] = -np.inf
+    return Dump(name=name, tokens=one.tokens, logits=logits, prefill=len(one.tokens))
+
+
+def test_a_token_that_both_rule_out_hides_nothing() -> None:
+    """The other tokens are told as if it were not there, and the means stay infinite."""
+    before = text(600) + 3
+    after = before + 1 + np.random.default_rng(5).normal(0, 0.5, 600)
+    one, other = (
+        ruled_out(dump(name, nll), name, 100, 300)
+        for name, nll in (("before", before), ("after", after))
+    )
+    found = likelihood(one, other)
+    assert words(found) == ["harms"] * 4
+    assert not found.passed
+    left = np.delete(after - before, [100, 300])
+    whole, first, _, last = found.overall, *found.buckets
+    assert (whole.count, whole.left_out) == (600, 2)
+    assert whole.difference == pytest.approx(left.mean(), abs=1e-6)
+    assert whole.standard_error == pytest.approx(left.std(ddof=1) / math.sqrt(598), rel=1e-5)
+    assert (whole.before, whole.after) == (math.inf, math.inf)
+    assert [part.left_out for part in found.buckets] == [1, 1, 0]
+    assert last.before == pytest.approx(before[512:].mean(), rel=1e-6)
+    assert first.after == math.inf
+    assert "left out     2 of them from the difference" in found.text()
+    assert words(likelihood(other, one)) == ["helps"] * 4
+
+
+def test_where_both_rule_out_all_nothing_can_be_told() -> None:
+    one = ruled_out(dump("a", text(40)), "a", *range(40))
+    found = likelihood(one, one)
+    assert words(found) == ["cannot be told"] * 2
+    assert (found.overall.left_out, found.overall.difference) == (40, None)
+
+
+def test_each_rules_out_another_token() -> None:
+    """inf - inf between two tokens: neither hides the other."""
+    base = dump("a", text(40))
+    found = likelihood(ruled_out(base, "a", 3), ruled_out(base, "b", 30))
+    assert words(found) == ["helps and harms"] * 2
+    assert not found.passed
