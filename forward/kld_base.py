@@ -80,7 +80,8 @@ class KldBase:
         if bad.size:
             row = int(bad[0])
             scale, low = np.ascontiguousarray(codes[row, :4]).view("<f4").tolist()
-            total = float(np.exp(log_p[row].astype(np.float64)).sum())
+            with np.errstate(over="ignore"):
+                total = float(np.exp(log_p[row].astype(np.float64)).sum())
             raise DumpError(
                 "a row of the base holds no probabilities",
                 place=f"{self.path}: chunk {chunk}, position {scored(self.n_ctx)[row]}",

@@ -238,6 +238,7 @@ def codes_of(data: bytearray, value: float) -> None:
         (low_of, float("-inf")),
         (low_of, -10.0),
         (low_of, 0.0),
+        (low_of, 1e4),
         (codes_of, 0),
         (codes_of, 65535),
     ],
