@@ -185,7 +185,7 @@ def _softmaxes(codes: Codes, log_p: Logits) -> npt.NDArray[np.bool_]:
     with np.errstate(over="ignore", invalid="ignore"):
         p = np.exp(log_p.astype(np.float64))
         total, cut = p.sum(axis=1), (codes[:, 4 : 4 + log_p.shape[1]] == 0).sum(axis=1)
-        most = 1 + _OFF + cut * p.max(axis=1) * math.exp(-_REACH)
+        most = 1 + _OFF + cut * np.minimum(p.max(axis=1), 1.0) * math.exp(-_REACH)
         return np.asarray((scale >= 0) & (total >= 1 - _OFF) & (total <= most))
 
 
