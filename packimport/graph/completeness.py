@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from packimport.graph import ryzen_ai
 from packimport.graph.attention import Attention, Track, plain_attention, unserved
 from packimport.graph.body import Body
+from packimport.graph.frame import Frame
 from packimport.graph.node import MICROSOFT, STANDARD
 from packimport.graph.ops import OWN_TABLE, READ, is_attention, refusal
 from packimport.graph.rotation import Rotation, Scene, layers_of
@@ -71,6 +72,7 @@ def unread_layers(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
         if attention.is_read and (reason := attention.unfollowed or _oddly(attention)):
             yield scene.unread(attention.node, reason, attention.layer)
     yield from _uneven(scene, rotations)
+    yield from _lopsided(scene, rotations)
     for layer, name in unserved(scene.file.main, scene.tracks, scene.hints):
         for body in scene.file.bodies():
             for index in body.takers(frozenset({name})).get(name, ())[:1]:
@@ -97,6 +99,45 @@ def _uneven(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
             lost = sorted(set(most) - set(layers))
             reason = f"belongs to a branch that lacks the layers {lost} of another branch"
             yield scene.unread(track[0].node, reason, lost[0] if lost else None)
+
+
+def _lopsided(scene: Scene, rotations: list[Rotation]) -> Iterator[Unread]:
+    """Every `If` with a branch that lacks layers of the other one, and that is no track.
+
+    A branch without any attention node is none: it may hold compiled nodes, or nothing.
+    """
+    attended: dict[Frame, set[int]] = {}
+    for attention in scene.attentions:
+        layer = attention.layer
+        attended.setdefault(attention.frame, set()).update(() if layer is None else {layer})
+    compiled = {
+        rotation.frame: set[int]()
+        for rotation in rotations
+        if (rotation.node.domain, rotation.node.op) in ryzen_ai.DISPATCH
+    }
+    for rotation in rotations:
+        if rotation.frame in compiled:
+            compiled[rotation.frame].update(rotation.layers)
+    for frame in scene.main.everything() if attended or compiled else ():
+        for index, branches in frame.nested.items():
+            inside = {name: list(branch.everything()) for name, branch in branches.items()}
+            held = {
+                name: set[int]().union(*(d.get(f, ()) for d in (attended, compiled) for f in all_))
+                for name, all_ in inside.items()
+            }
+            every = set[int]().union(*held.values())
+            for name, layers in held.items():
+                lost = sorted(every - layers)
+                # What is told of already: a track, and a compiled node that is not read.
+                is_told = any(f in attended or _is_opaque(f, compiled) for f in inside[name])
+                if lost and not is_told:
+                    reason = f"has a {name} without the layers {lost} of the other branch"
+                    yield scene.unread(frame.body.node(index), reason, lost[0])
+
+
+def _is_opaque(frame: Frame, compiled: Mapping[Frame, set[int]]) -> bool:
+    """Whether a frame has compiled nodes, of which none is read."""
+    return frame not in compiled and any(kind in ryzen_ai.DISPATCH for kind in frame.body.ops)
 
 
 def unrotated(track: Track) -> tuple[int, ...]:

@@ -76,7 +76,9 @@ def _stored(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> tuple[Par
         raise Unfollowed("its tables are picked by position twice")
     if wanted.per_token and not _starts_right(cos.positions, wanted):
         raise Unfollowed("its tables are not picked by position")
-    rows = int(np.prod(cos_span.shape[:-1]))
+    if cos.rows != sin.rows:
+        raise Unfollowed("its cos and sin are cut to different numbers of rows")
+    rows = cos.rows or int(np.prod(cos_span.shape[:-1]))
     length = cos.length
     stop = rows if length is None or length.long else min(rows, length.limit)
     part = Part(

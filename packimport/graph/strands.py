@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from packimport.graph.columns import ColumnReader
@@ -36,12 +37,14 @@ class Strand:
     positions: how its rows are picked; None where it is handed on whole.
     function:  "Cos" or "Sin" of `angles`, by the node `label`.
     halved:    a doubled table of which the first half of each row is taken.
+    rows:      how many of its rows a Slice leaves; None where it leaves all.
     mrope:     of positions in three axes: the layout, and how many pairs follow each; () for one.
     """
 
     tensor: Tensor | None = None
     positions: Positions | None = None
     halved: bool = False
+    rows: int | None = None
     function: str = ""
     label: str = ""
     angles: Angles | None = None
@@ -206,7 +209,24 @@ class StrandReader:
             raise Unfollowed(origin(value))
         if axes[0] not in {0, rank - 2, -2}:
             raise Unfollowed(origin(value))
-        return strand
+        return replace(strand, rows=self._rows_left(value, inputs[1], node, strand))
+
+    def _rows_left(self, value: Value, end: Value, node: Node, strand: Strand) -> int | None:
+        """How many rows a Slice from row 0 on leaves; None for all that a call may ask for."""
+        assert strand.tensor is not None
+        ends = self.constants.integers(end)
+        if ends is None:
+            longer = self.lengths.offset(end)
+            if longer is None or longer < 0:
+                raise Unfollowed(f"{origin(value)}, which cuts rows at an end that is not known")
+            return strand.rows
+        if len(ends) != 1:
+            raise Unfollowed(origin(value))
+        rows = math.prod(strand.tensor.shape[:-1]) if strand.rows is None else strand.rows
+        left = rows_up_to(ends[0], rows)
+        if left < 1:
+            raise Unfollowed(f"is cut to no row at all in {node.label}")
+        return left if left < rows else strand.rows
 
     def _halved(self, value: Value, node: Node, strand: Strand) -> Strand:
         """The first half of a row of computed cos or sin, which lies twice."""
@@ -224,6 +244,11 @@ class StrandReader:
         if not (is_half and is_last and strand.layout == "halves"):
             raise Unfollowed(origin(value))
         return replace(strand, layout="pairs")
+
+
+def rows_up_to(end: int, rows: int) -> int:
+    """How many of `rows` rows a Slice from row 0 to `end` leaves, as ONNX counts ends."""
+    return min(rows, max(0, end + rows if end < 0 else end))
 
 
 def _sections(strand: Strand, sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from packimport.graph.frame import Frame, Trail, Value, resolve
 from packimport.graph.node import STANDARD, Node
 from packimport.graph.rotation import Part, Rotation, Scene
 from packimport.graph.site import TableSpans, TensorSpan, Unread
+from packimport.graph.strands import rows_up_to
 from packimport.graph.trace import Unfollowed
 
 FORM = "DynamicDispatch"
@@ -65,9 +66,9 @@ def _read(scene: Scene, frame: Frame, node: Node) -> Rotation:
     if not found:
         raise Unfollowed(f"is compiled and takes no table that is known: {TOKEN}, {PREFILL}")
     if len(found) > 1:
-        raise Unfollowed(f"takes {len(found)} tables: {', '.join(v.name for v, _ in found)}")
-    value, kind = found[0]
-    part = Part(encoding=kind.encoding, table=_spans(scene, value, kind))
+        raise Unfollowed(f"takes {len(found)} tables: {', '.join(v.name for v, *_ in found)}")
+    value, kind, end = found[0]
+    part = Part(encoding=kind.encoding, table=_spans(scene, value, kind, end))
     return Rotation(
         form=FORM,
         frame=frame,
@@ -81,8 +82,13 @@ def _read(scene: Scene, frame: Frame, node: Node) -> Rotation:
     )
 
 
-def _table(scene: Scene, frame: Frame, name: str, trail: Trail) -> tuple[Value, _Kind] | None:
-    """The known constant behind an input of a node; None where there is none."""
+def _table(
+    scene: Scene, frame: Frame, name: str, trail: Trail
+) -> tuple[Value, _Kind, int | None] | None:
+    """The known constant behind an input of a node, and where a Slice ends it.
+
+    None where there is none. The end is None where the length of the prompt decides.
+    """
     passed = Trail()
     value = resolve(frame, name, passed)
     node = value.node
@@ -94,28 +100,31 @@ def _table(scene: Scene, frame: Frame, name: str, trail: Trail) -> tuple[Value, 
     kind = _KINDS.get(value.name)
     if kind is None:
         return None
-    if sliced is not None:
-        _check_slice(scene, slicing, sliced, kind)
+    end = _end(scene, slicing, sliced, kind) if sliced is not None else None
     if value.node is not None:
         passed.nodes.add((value.frame.body, value.node.index))
     trail.nodes.update(passed.nodes)
     trail.values.update(passed.values)
-    return value, kind
+    return value, kind, end
 
 
-def _check_slice(scene: Scene, value: Value, node: Node, kind: _Kind) -> None:
-    """Raises Unfollowed unless a Slice takes the rows from position 0 on."""
-    starts, axes, steps = (
+def _end(scene: Scene, value: Value, node: Node, kind: _Kind) -> int | None:
+    """The constant end of a Slice; None for one that the length of the prompt decides.
+
+    Raises Unfollowed unless it takes the rows from position 0 on.
+    """
+    starts, ends, axes, steps = (
         scene.constants.integers(resolve(value.frame, node.input(i))) if node.input(i) else None
-        for i in (1, 3, 4)
+        for i in (1, 2, 3, 4)
     )
     if starts != (0,) or axes not in {(kind.rows,), (kind.rows - kind.rank,)}:
         raise Unfollowed(f"takes its table through {node.label}, which cuts other than rows 0 ..")
     if node.input(4) and steps != (1,):
         raise Unfollowed(f"takes its table through {node.label}, which leaves rows out")
+    return ends[0] if ends else None
 
 
-def _spans(scene: Scene, value: Value, kind: _Kind) -> TableSpans:
+def _spans(scene: Scene, value: Value, kind: _Kind, end: int | None) -> TableSpans:
     tensor = value.tensor
     if tensor is None:
         raise Unfollowed(f"its table {value.name} is no constant of the graph")
@@ -124,7 +133,11 @@ def _spans(scene: Scene, value: Value, kind: _Kind) -> TableSpans:
     except Unfollowed as error:
         raise type(error)(f"its table {value.name} {error}") from error
     _check_shape(span, kind)
-    return TableSpans(tensors=(span,), start=0, stop=span.shape[kind.rows])
+    rows = span.shape[kind.rows]
+    stop = rows if end is None else rows_up_to(end, rows)
+    if stop < 1:
+        raise Unfollowed(f"its table {value.name} is cut to no row at all")
+    return TableSpans(tensors=(span,), start=0, stop=stop)
 
 
 def _check_shape(span: TensorSpan, kind: _Kind) -> None:
