@@ -69,7 +69,7 @@ def _query_and_key(container: Container, sites: Sequence[JudgedSite]) -> Iterato
             seen.add((at, after))
             yield finding(
                 "RPE019",
-                f"query and key of layers {spans(layers)} are rotated by different tables",
+                f"query and key of {counted(layers)} are rotated by different tables",
                 graph=one.site.graph,
                 where=where(other.site),
                 expected=one.measurement.baked_as,
@@ -161,7 +161,7 @@ def _count(graph: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
 def _lost(graph: GraphFacts, lost: list[int], promised: int, seen: int) -> Finding:
     return finding(
         "RPE004",
-        f"no rotation was found for layers {spans(lost)}" if lost else "no layer was found",
+        f"no rotation was found for {counted(lost)}" if lost else "no layer was found",
         graph=graph.graph,
         expected=f"{promised} layers" if promised else "at least one attention layer",
         found=f"{seen} layers",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from packimport.audit.across import across_sites, layer_findings
+from packimport.audit.axes_checks import axes_findings
 from packimport.audit.checks import Finding, finding, verdict
+from packimport.audit.head_checks import head_findings
 from packimport.audit.judge import (
     JudgedSite,
     declared_ropes,
@@ -60,9 +62,14 @@ def check(
         return judge(pack, semantics)
 
 
-def judge(container: Container, semantics: Semantics) -> Report:
-    """The Report of an opened container under given semantics."""
-    facts = list(find(container, semantics))
+def judge(
+    container: Container, semantics: Semantics, facts: Sequence[GraphFacts] | None = None
+) -> Report:
+    """The Report of an opened container under given semantics.
+
+    facts: what `find` says of it, where that is known already.
+    """
+    facts = list(find(container, semantics)) if facts is None else facts
     refuse_missing_weights(container, facts)
     sites = tuple(
         JudgedSite(
@@ -142,7 +149,7 @@ def _findings(
     container: Container,
     semantics: Semantics,
     sites: tuple[JudgedSite, ...],
-    facts: list[GraphFacts],
+    facts: Sequence[GraphFacts],
 ) -> Iterator[Finding]:
     if semantics.declaration is None:
         yield _undeclared(candidates(container, semantics, sites))
@@ -150,13 +157,20 @@ def _findings(
         yield _unknown_family(semantics)
     if not facts:
         yield finding("RPE015", "the container holds no ONNX file", fix="pass the pack's folder")
+    layers = tuple(layer_findings(facts, semantics))
+    # Which layer is which is not known of a graph with another number of layers.
+    miscounted = {item.graph for item in layers if item.code == "RPE013"}
     for judged in sites:
-        yield from site_findings(judged, semantics)
+        for item in site_findings(judged, semantics):
+            if item.code != "RPE005" or item.graph not in miscounted:
+                yield item
+    yield from axes_findings(sites, {graph.graph: graph for graph in facts})
     yield from across_sites(container, sites)
     yield from ryzen_ai_findings(container, sites, semantics)
     for graph in facts:
         yield from graph_findings(graph, semantics)
-    yield from layer_findings(facts, semantics)
+        yield from head_findings(graph, semantics)
+    yield from layers
     yield from native_code(container)
     for note in (*container.notes, *semantics.notes):
         yield finding("RPE014", note)

@@ -132,6 +132,7 @@ CHECKS = _table(
     Check("RPE030", "error", "unsupported", "the values of a table were moved out of the graph"),
     Check("RPE031", "note", "ok", "that the device takes its table from the file is inferred"),
     Check("RPE040", "error", "mismatch", "no kernel takes a table of this width"),
+    Check("RPE041", "error", "unsupported", "the graph has other heads than declared"),
 )
 
 

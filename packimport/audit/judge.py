@@ -168,8 +168,9 @@ def _dangling(facts: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
     else:
         yield finding(
             "RPE016",
-            f"layers {spans(layers)} are declared without RoPE, and nodes rotate them by positions"
-            " that nothing makes",
+            counted(layers, "is declared without RoPE, and a node rotates it by positions",
+                    "are declared without RoPE, and nodes rotate them by positions")
+            + " that nothing makes",
             graph=facts.graph,
             where=place,
             expected="no rotation",
@@ -183,7 +184,11 @@ def _unrotated(facts: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
     if layers:
         yield finding(
             "RPE006",
-            f"layers {spans(layers)} are declared with RoPE and nothing rotates them",
+            counted(
+                layers,
+                "is declared with RoPE and nothing rotates it",
+                "are declared with RoPE and nothing rotates them",
+            ),
             graph=facts.graph,
             expected=describe(semantics.layers[layers[0]]),
             found="no rotation",
@@ -200,3 +205,9 @@ def spans(layers: list[int] | tuple[int, ...]) -> str:
         else:
             parts.append([layer])
     return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+
+
+def counted(layers: list[int] | tuple[int, ...], one: str = "", more: str = "") -> str:
+    """Layers as text, with what is said of them: `layer 5 is wrong`, `layers 0-3, 5 are wrong`."""
+    name, said = ("layer", one) if len(layers) == 1 else ("layers", more)
+    return f"{name} {spans(layers)} {said}".rstrip()

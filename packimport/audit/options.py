@@ -12,6 +12,8 @@ from packimport.semantics.genai import FILE
 _LIMIT = 16 * 2**20
 # WebGPU and TensorRT RTX: the row where the table for long calls starts.
 _LONG_ROWS = ("multiRotaryCacheConcatOffset", "multi_rotary_cache_concat_offset")
+# onnxruntime-genai reads it in any case, with the suffix ExecutionProvider or without.
+_PROVIDER = "ryzenai"
 _DEVICE_ROPE = "hybrid_dbg_use_aie_rope"
 
 
@@ -21,9 +23,15 @@ def options(container: Container, *names: str) -> Iterator[Document]:
     A session has options, each provider of it as well, and a pipeline has a session
     per stage. Raises DocumentError where genai_config.json is malformed.
     """
-    if container.has(FILE):
-        whole = Document(FILE, read_json(container.read_bytes(FILE, _LIMIT), FILE))
+    whole = _whole(container)
+    if whole is not None:
         yield from _named(whole, frozenset(names))
+
+
+def _whole(container: Container) -> Document | None:
+    if not container.has(FILE):
+        return None
+    return Document(FILE, read_json(container.read_bytes(FILE, _LIMIT), FILE))
 
 
 def long_rows(container: Container) -> int | None:
@@ -46,8 +54,29 @@ def rotates_by_node(container: Container) -> bool:
 
     Then each node uses its own table.
     """
-    said = [option.value for option in options(container, _DEVICE_ROPE)]
+    said = [option.value for option in _device_options(container) if option is not None]
     return bool(said) and all(str(value) == "0" for value in said)
+
+
+def _device_options(container: Container) -> Iterator[Document | None]:
+    """The option where the runtime looks for it: in the sessions of the decoder.
+
+    Among a session's options, which onnxruntime-genai takes for config entries, its config
+    entries, and the options of the provider.
+    """
+    whole = _whole(container)
+    model = None if whole is None else whole.get("model")
+    decoder = None if model is None else model.get("decoder")
+    for session in _named(decoder, frozenset({"session_options"})) if decoder is not None else ():
+        if not session.is_object:
+            continue
+        entries, providers = session.get("config_entries"), session.get("provider_options")
+        yield session.get(_DEVICE_ROPE)
+        yield None if entries is None else entries.get(_DEVICE_ROPE)
+        for entry in providers.items() if providers is not None else ():
+            for name, settings in entry.fields().items():
+                if name.lower().removesuffix("executionprovider") == _PROVIDER:
+                    yield settings.get(_DEVICE_ROPE)
 
 
 def _count(option: Document) -> int:

@@ -130,7 +130,7 @@ def _site_lines(judged: JudgedSite, exporter: str | None) -> Iterator[str]:
     site, m = judged.site, judged.measurement
     yield printable(f"  {site.graph}: {site.names}")
     yield from _fields(
-        ("serves", f"{site.form} in layers {spans(site.layers)}; {_constants(site)}"),
+        ("serves", f"{site.form} in {counted(site.layers)}; {_constants(site)}"),
         ("in", site.branch),
         ("for", _length(site)),
         ("declared", judged.declared or "nothing"),

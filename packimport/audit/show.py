@@ -104,7 +104,7 @@ def _lines(shown: Shown) -> Iterator[str]:
         yield printable(f"  note: {note}")
     for layers, rope, sources in _schedules(semantics):
         yield ""
-        yield f"  layers {spans(layers)}: {describe(rope)}"
+        yield f"  {counted(layers)}: {describe(rope)}"
         for name, source in sources.items():
             yield _field(name, getattr(rope, name, None), source)
     for facts in shown.graphs:
@@ -116,7 +116,7 @@ def _lines(shown: Shown) -> Iterator[str]:
                     f"    {span.name:<24}{span.dtype} {list(span.shape)}, {span.length} bytes"
                     f" of {span.file} at {span.offset}"
                 )
-            yield printable(f"      {site.form} in layers {spans(site.layers)}")
+            yield printable(f"      {site.form} in {counted(site.layers)}")
         for item in facts.unread:
             yield printable(f"    not read: {item.node}: {item.reason}")
 

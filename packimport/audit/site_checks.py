@@ -73,7 +73,11 @@ def _rotated(judged: JudgedSite, semantics: Semantics) -> Iterator[Finding]:
     layers = [i for i in judged.site.layers if semantics.layers[i] is None]
     yield finding(
         "RPE005",
-        f"layers {spans(layers)} are declared without RoPE and are rotated",
+        counted(
+            layers,
+            "is declared without RoPE and is rotated",
+            "are declared without RoPE and are rotated",
+        ),
         **place_of(judged),
         expected="no rotation",
         found=judged.measurement.baked_as,
@@ -86,7 +90,7 @@ def _shared(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
     if len(ropes) > 1:
         yield finding(
             "RPE011",
-            f"one table serves layers {spans(judged.site.layers)}, which declare {len(ropes)}"
+            f"one table serves {counted(judged.site.layers)}, which declare {len(ropes)}"
             " different schedules",
             **place_of(judged),
             expected=judged.declared,

@@ -183,7 +183,7 @@ def _followed(frame: Frame, node: Node, constants: Constants, hints: Hints) -> A
         return replace(bare, do_rotary=node.integer("do_rotary", 0))
     inputs = bare.inputs
     if bare.is_plain:
-        scores = _scores(frame, node)
+        scores = scores_of(frame, node)
         if scores is None:
             return replace(bare, unfollowed="is an attention whose scores no MatMul makes")
         query, key, turned_keys = scores
@@ -231,7 +231,7 @@ def _lost(query: Way, key: Way) -> str | None:
     return None
 
 
-def _scores(frame: Frame, softmax: Node) -> tuple[Value, Value, int] | None:
+def scores_of(frame: Frame, softmax: Node) -> tuple[Value, Value, int] | None:
     """q and k of the MatMul that leads to a Softmax; None where there are none, or several.
 
     And how often k's last two dims change places before it: not in ops that do so themselves.

@@ -119,7 +119,10 @@ def _twice(stored: Array, layout: str) -> Array:
 
 
 def _summed(stored: Array) -> Array:
-    """hi + lo of rows hi, hi, lo, lo, as float16; NaN where copies differ."""
+    """hi + lo of rows hi, hi, lo, lo, as float16.
+
+    NaN where copies differ, or hi is not the sum rounded to bfloat16.
+    """
     rows, pairs = stored.shape[0], stored.shape[1] // 4
     made = np.empty((rows, pairs), np.float16)
 
@@ -130,6 +133,9 @@ def _summed(stored: Array) -> Array:
             # A zero keeps its sign.
             value = np.where(lo == 0, hi, hi + lo)
             value[(part[:, 1] != hi) | (part[:, 3] != lo)] = np.nan
+            # Half an ulp of hi: more is left where parts are swapped, or the sum is split
+            # in another way.
+            value[np.abs(lo) > np.abs(hi) * 2.0**-8] = np.nan
             made[first:last] = value
 
     for _ in map_rows(fill, 0, rows, block_rows(4 * pairs)):

@@ -20,6 +20,7 @@ from packimport.graph.forms import (
     ryzen_ai_dispatch,
 )
 from packimport.graph.frame import Frame
+from packimport.graph.heads import heads
 from packimport.graph.lengths import Lengths
 from packimport.graph.node import MICROSOFT, STANDARD
 from packimport.graph.onnx_file import OnnxFile
@@ -45,6 +46,9 @@ FORMS: Mapping[str, Finder] = {
     ryzen_ai.FORM: ryzen_ai.find,
     ryzen_ai_dispatch.FORM: ryzen_ai_dispatch.find,
 }
+
+# Dims of positions that differ by axis: [3, batch, tokens].
+_BY_AXIS = 3
 
 
 def find_sites(container: Container, graph: str, hints: Hints | None = None) -> GraphFacts:
@@ -87,6 +91,8 @@ def _found(container: Container, graph: str, hints: Hints | None) -> GraphFacts:
         unrotated=tuple(sorted({layer for track in scene.tracks for layer in unrotated(track)})),
         offloaded=any(t.shape == (0,) for body in scene.file.bodies() for t in body.tensors()),
         dangling=lost,
+        heads=tuple(heads(scene)),
+        axes=3 if scene.file.input_ranks.get(scene.hints.position_ids) == _BY_AXIS else 1,
     )
 
 

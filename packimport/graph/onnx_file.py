@@ -76,6 +76,7 @@ class OnnxFile:
         self.producer = f"{model.producer_name} {model.producer_version}".strip()
         self.ir_version = int(model.ir_version)
         self._graph = model.graph
+        self._shapes: dict[str, onnx.ValueInfoProto] | None = None
         # The ranks of the main graph's inputs, of those that state one.
         self.input_ranks = {
             value.name: len(value.type.tensor_type.shape.dim)
@@ -107,6 +108,20 @@ class OnnxFile:
             body = waiting.pop()
             yield body
             waiting.extend(reversed(body.children))
+
+    def stated_shape(self, name: str) -> tuple[int | None, ...] | None:
+        """The dims that the main graph states for a value; None for one that it leaves open.
+
+        None where it states no shape. Shapes are the exporter's word, and no runtime needs them.
+        """
+        if self._shapes is None:
+            values = (*self._graph.value_info, *self._graph.output, *self._graph.input)
+            self._shapes = {value.name: value for value in values}
+        value = self._shapes.get(name)
+        if value is None or not value.type.tensor_type.HasField("shape"):
+            return None
+        dims = value.type.tensor_type.shape.dim
+        return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
 
     def value_messages(self, name: str, shape: Sequence[int]) -> dict[WirePath, bytes]:
         """Every record of the shape of a main graph's value, as it is with another shape.

@@ -249,6 +249,23 @@ class Unread:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Heads:
+    """How some attention layers cut q and k into heads, as the graph states it.
+
+    node:   of the first layer.
+    query:  heads of the query; keys: of the key; sizes: entries of a head. All that the node,
+            its cache and its shapes state: () where they state none, and more than one
+            number where they contradict each other.
+    """
+
+    node: str
+    layers: tuple[int, ...]
+    query: tuple[int, ...] = ()
+    keys: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GraphFacts:
     """What one ONNX file holds, as far as position goes.
 
@@ -257,6 +274,8 @@ class GraphFacts:
     unrotated: layers whose attention is understood and which nothing rotates, ascending.
     offloaded: whether tensors of it have the shape [0]: their values lie elsewhere.
     dangling:  nodes of the layers whose rotations can't run: see module `dangling`.
+    heads:     how its attention layers cut q and k, one record per way.
+    axes:      of positions that it is fed: 3 where one counts rows and columns of images.
     """
 
     graph: str
@@ -267,3 +286,5 @@ class GraphFacts:
     unrotated: tuple[int, ...] = ()
     offloaded: bool = False
     dangling: tuple[Unread, ...] = ()
+    heads: tuple[Heads, ...] = ()
+    axes: int = 1

@@ -122,7 +122,7 @@ def check_foreign(
 
     head_dims: every head size that the config gives to some layer.
 
-    Returns a note where only the number of key-value heads differs, since
+    Returns a note where the pack has a multiple of the config's key-value heads, since
     exporters repeat them. Raises DocumentError at the key of genai_config.
     """
     note = None
@@ -135,7 +135,7 @@ def check_foreign(
         if not allowed or node.integer(1) in allowed:
             continue
         said = " or ".join(map(str, sorted(allowed)))
-        if name == "num_key_value_heads":
+        if name == "num_key_value_heads" and _is_repeated(node.integer(1), dimensions):
             note = f"{node.place} says {node.value}, {config.file} says {said}"
             continue
         raise node.error(
@@ -144,3 +144,12 @@ def check_foreign(
             fix="Name the config of this pack's model with --config.",
         )
     return note
+
+
+def _is_repeated(heads: int, dimensions: Dimensions) -> bool:
+    """Whether so many key-value heads are those of the config, each several times."""
+    stated, whole = (
+        dimensions.value(name) for name in ("num_key_value_heads", "num_attention_heads")
+    )
+    is_multiple = stated is not None and heads % stated == 0
+    return is_multiple and (whole is None or (heads <= whole and whole % heads == 0))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from packimport.pack.document import MAX_INTEGER
 from packimport.pack.documents import Document
 from packimport.pack.names import refusal
 
 FILE = "genai_config.json"
 # Lengths that options of a provider or a session state, as strings.
 _LENGTH_OPTIONS = ("hybrid_opt_max_seq_length", "max_length_for_kv_cache")
+_DIGITS = len(str(MAX_INTEGER))
 _DIMENSIONS = {
     "head_dim": "head_size",
     "hidden_size": "hidden_size",
@@ -101,11 +103,17 @@ def _options(node: Document) -> Iterator[Document]:
 
 def _length(node: Document) -> int:
     """A length that may be written as a string."""
-    if not isinstance(node.value, str):
+    text = node.value
+    if not isinstance(text, str):
         return node.integer(1)
-    if not (node.value.isascii() and node.value.isdigit() and int(node.value) > 0):
-        raise node.error("not a length", allowed="a positive integer, or one as a string")
-    return int(node.value)
+    # Python refuses to read numbers of thousands of digits.
+    is_number = text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _DIGITS
+    if not (is_number and 0 < int(text.lstrip("0") or 0) <= MAX_INTEGER):
+        raise node.error(
+            "not a length",
+            allowed=f"a positive integer up to {MAX_INTEGER}, or one as a string",
+        )
+    return int(text.lstrip("0"))
 
 
 def _graphs(decoder: Document) -> Iterator[str]:

@@ -197,6 +197,15 @@ def test_another_number_of_kv_heads_is_a_note() -> None:
     assert "num_key_value_heads says 4" in note
 
 
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_kv_heads_that_are_no_repetition_are_another_models(heads: int) -> None:
+    """Of 4 heads the config has 2 for the key: 4 may be those, each twice; no other number."""
+    pack = FakeContainer(config=config(), genai_config=genai(num_key_value_heads=heads))
+    with pytest.raises(DocumentError, match="another model") as caught:
+        read_semantics(pack)
+    assert caught.value.place == "genai_config.json#/model/decoder/num_key_value_heads"
+
+
 def test_genai_config_gives_sizes_that_the_config_leaves_out() -> None:
     short = config(num_hidden_layers=..., head_dim=..., hidden_size=...)
     semantics = read_semantics(FakeContainer(config=short, genai_config=genai()))
@@ -257,7 +266,10 @@ def test_search_limits_the_length_unless_it_is_zero() -> None:
     assert read_semantics(FakeContainer(genai_config=value)).usable_length == 32768
 
 
-@pytest.mark.parametrize("value", ["", "4k", "-1", "0", "4096.0", 0, -1, 1.5, True, "٤"])
+@pytest.mark.parametrize(
+    "value",
+    ["", "4k", "-1", "0", "000", "4096.0", 0, -1, 1.5, True, "٤", "9" * 5000, "9" * 17, 10**17],
+)
 def test_a_length_that_is_none(value: object) -> None:
     options = {"config_entries": {"hybrid_opt_max_seq_length": value}}
     with pytest.raises(DocumentError, match="config_entries/hybrid_opt_max_seq_length"):
