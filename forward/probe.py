@@ -16,7 +16,8 @@ from forward.probe_case import Case, Doubles, cases
 from forward.probe_model import Array, op_of, tiny_model
 from forward.probe_report import NOT_PROBED, WITHIN, WRONG, Gap, Probe, Probed
 from forward.session import version
-from packimport.audit.audit import find
+from packimport.audit.audit import find, judge
+from packimport.audit.checks import CHECKS, Finding
 from packimport.audit.judge import declared_ropes, spans, used_length
 from packimport.errors import ContainerError, GraphError
 from packimport.graph.encodings import decode
@@ -28,6 +29,11 @@ from packimport.semantics.describe import describe
 from packimport.semantics.model import Semantics
 from packimport.semantics.reader import read_semantics
 
+# Checks whose errors make a probed site wrong, or a gap.
+_SHOWN = frozenset(
+    f"RPE{number:03}"
+    for number in (1, 3, 4, 5, 6, 7, 8, 9, 11, 12, 15, 16, 18, 19, 20, 22, 23, 24, 25, 26, 27, 30)
+)
 # As few heads as show how a node cuts its input into heads.
 _HEADS = {"query": 2, "key": 1}
 
@@ -47,13 +53,16 @@ def probe(path: Path, config: Path | None = None, model: str | None = None) -> P
                 fix="Name the source model's config.json with --config, or pass --model ID.",
             )
         facts = list(find(container, semantics))
+        sites = tuple(_probed(container, semantics, facts))
+        gaps = tuple(_gaps(facts, semantics))
+        findings = judge(container, semantics, facts).findings
         return Probe(
             path=str(path),
             format=container.format,
             declaration=semantics.declaration.file,
             engine=version(),
-            sites=tuple(_probed(container, semantics, facts)),
-            gaps=tuple(_gaps(facts, semantics)),
+            sites=sites,
+            gaps=(*gaps, *_not_settled(findings, (*sites, *gaps))),
         )
 
 
@@ -165,6 +174,25 @@ def _refused(site: Site, rope: Rope | None, reason: str) -> Probed:
     return Probed(
         site=site, declared=_declared(rope), op=op_of(site), verdict=verdict, reason=reason
     )
+
+
+def _not_settled(findings: Sequence[Finding], parts: Sequence[Probed | Gap]) -> Iterator[Gap]:
+    """The errors of the check that a rotation on this machine does not show.
+
+    And all of them where all that was rotated is within: the check looks at every entry, and
+    at what a device makes of the tables.
+    """
+    is_within = all(part.verdict == WITHIN for part in parts)
+    for found in findings:
+        if found.severity == "error" and (is_within or found.code not in _SHOWN):
+            is_wrong = CHECKS[found.code].verdict == "mismatch"
+            yield Gap(
+                graph=found.graph,
+                where=found.where,
+                verdict=WRONG if is_wrong else NOT_PROBED,
+                reason=f"not settled by the probe: {found.message}",
+                code=found.code,
+            )
 
 
 def _gaps(facts: Sequence[GraphFacts], semantics: Semantics) -> Iterator[Gap]:

@@ -106,12 +106,17 @@ class Probed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
-    """What rotates, or should, and is no site: WRONG or NOT_PROBED, and why."""
+    """What rotates, or should, and is no site; or an error that no rotation shows.
+
+    verdict: WRONG or NOT_PROBED; reason: why. code: of the check that says so; None where
+             the probe itself does.
+    """
 
     graph: str | None
     where: str | None
     verdict: str
     reason: str
+    code: str | None = None
 
     def to_dict(self) -> dict[str, object]:
         """As JSON."""
@@ -120,13 +125,14 @@ class Gap:
             "where": self.where,
             "verdict": self.verdict,
             "reason": self.reason,
+            "code": self.code,
         }
 
     def lines(self) -> Iterator[str]:
         """For a person."""
         place = ", ".join(part for part in (self.graph, self.where) if part)
         yield f"  {printable(place)}" if place else "  the pack"
-        yield from _fields(verdict=self.verdict, why=self.reason)
+        yield from _fields(verdict=self.verdict, check=self.code or "", why=self.reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
