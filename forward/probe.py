@@ -18,7 +18,7 @@ from forward.probe_report import NOT_PROBED, WITHIN, WRONG, Gap, Probe, Probed
 from forward.session import version
 from packimport.audit.audit import find, judge
 from packimport.audit.checks import CHECKS, Finding
-from packimport.audit.judge import declared_ropes, spans, used_length
+from packimport.audit.judge import counted, declared_ropes, used_length
 from packimport.errors import ContainerError, GraphError
 from packimport.graph.encodings import decode
 from packimport.graph.site import GraphFacts, Site
@@ -59,7 +59,7 @@ def probe(path: Path, config: Path | None = None, model: str | None = None) -> P
         return Probe(
             path=str(path),
             format=container.format,
-            declaration=semantics.declaration.file,
+            declaration=semantics.declaration,
             engine=version(),
             sites=sites,
             gaps=(*gaps, *_not_settled(findings, (*sites, *gaps))),
@@ -221,8 +221,12 @@ def _gaps(facts: Sequence[GraphFacts], semantics: Semantics) -> Iterator[Gap]:
         unrotated = sorted(declared.intersection(graph.unrotated))
         seen |= set(unrotated)
         if unrotated:
-            reason = f"layers {spans(unrotated)} are declared with RoPE and nothing rotates them"
+            reason = counted(
+                unrotated,
+                "is declared with RoPE and nothing rotates it",
+                "are declared with RoPE and nothing rotates them",
+            )
             yield Gap(graph=graph.graph, where=None, verdict=WRONG, reason=reason)
     if facts and declared - seen:
-        reason = f"nothing is found that rotates layers {spans(sorted(declared - seen))}"
+        reason = f"nothing is found that rotates {counted(sorted(declared - seen))}"
         yield Gap(graph=None, where=None, verdict=NOT_PROBED, reason=reason)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packimport.audit.judge import spans
+from packimport.audit.judge import counted
 from packimport.errors import PackimportError, printable
 from packimport.graph.site import Site
+from packimport.semantics.model import Declaration
 from packimport.version import __version__
 
 SCHEMA = "probe.schema.json"
@@ -85,7 +86,7 @@ class Probed:
         site = self.site
         yield f"  {printable(f'{site.graph}: {site.names}')}"
         yield from _fields(
-            rotates=f"{site.form} in layers {spans(site.layers)}; {site.dtype}"
+            rotates=f"{site.form} in {counted(site.layers)}; {site.dtype}"
             + (", pairs taken as declared" if site.interleaved is None else ""),
             **{"in": site.branch, "for": _calls(site)},
             declared=self.declared,
@@ -139,13 +140,13 @@ class Gap:
 class Probe:
     """A whole probe. `to_dict()` obeys schemas/probe.schema.json.
 
-    path, format: of the container. declaration: the file that declares the schedule.
+    path, format: of the container. declaration: what declares the schedule.
     engine:       onnxruntime's version.
     """
 
     path: str
     format: str
-    declaration: str
+    declaration: Declaration
     engine: str
     sites: tuple[Probed, ...]
     gaps: tuple[Gap, ...]
@@ -174,7 +175,7 @@ class Probe:
             "container": {
                 "path": self.path,
                 "format": self.format,
-                "config": self.declaration,
+                "config": self.declaration.file,
             },
             "engine": {"name": "onnxruntime", "version": self.engine},
             "verdict": self.verdict,
@@ -188,7 +189,7 @@ class Probe:
 
     def _lines(self) -> Iterator[str]:
         yield f"{printable(self.path)}: {self.verdict}"
-        yield f"  declared by {printable(self.declaration)}"
+        yield f"  declared by {printable(self.declaration.named)}"
         yield f"  rotated by onnxruntime {self.engine} on the CPU, each site alone"
         for part in self.parts:
             yield ""

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from packimport.audit.checks import Finding, finding
-from packimport.audit.judge import JudgedSite, spans, where
+from packimport.audit.judge import JudgedSite, counted, where
 from packimport.graph.encodings import decode
 from packimport.graph.site import ByLength, GraphFacts, Site
 from packimport.pack.container import Container

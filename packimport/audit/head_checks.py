@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from packimport.audit.checks import Finding, finding
-from packimport.audit.judge import spans
+from packimport.audit.judge import counted
 from packimport.graph.site import GraphFacts, Heads
 from packimport.semantics.model import Semantics
 
@@ -28,7 +28,11 @@ def head_findings(facts: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
         if other:
             yield finding(
                 "RPE041",
-                f"layers {spans(heads.layers)} cut q and k into other heads than declared",
+                counted(
+                    heads.layers,
+                    "cuts q and k into other heads than declared",
+                    "cut q and k into other heads than declared",
+                ),
                 graph=facts.graph,
                 where=heads.node,
                 expected=", ".join(f"{_listed(n, 'or')} {what}" for what, _, n in other),

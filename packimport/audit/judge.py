@@ -168,8 +168,11 @@ def _dangling(facts: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
     else:
         yield finding(
             "RPE016",
-            counted(layers, "is declared without RoPE, and a node rotates it by positions",
-                    "are declared without RoPE, and nodes rotate them by positions")
+            counted(
+                layers,
+                "is declared without RoPE, and nodes rotate it by positions",
+                "are declared without RoPE, and nodes rotate them by positions",
+            )
             + " that nothing makes",
             graph=facts.graph,
             where=place,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packimport.audit.checks import Finding
 from packimport.audit.exporters import exporter_of
-from packimport.audit.judge import JudgedSite, spans
+from packimport.audit.judge import JudgedSite, counted
 from packimport.errors import PackimportError, printable
 from packimport.graph.site import Site
 from packimport.rope.naming.mistakes import MISTAKES
@@ -113,7 +113,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"  layout: {report.layout}"
     declaration = report.semantics.declaration
     if declaration is not None:
-        yield f"  declared by {printable(declaration.file)}"
+        yield f"  declared by {printable(declaration.named)}"
     for judged in report.sites:
         yield ""
         yield from _site_lines(judged, exporter_of(judged, report.semantics))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packimport.audit.audit import find
-from packimport.audit.judge import spans
+from packimport.audit.judge import counted
 from packimport.audit.layout import layout_of
 from packimport.errors import printable
 from packimport.graph.site import GraphFacts

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packimport.audit.checks import Finding, finding
 from packimport.audit.computed_checks import by_length, factor, growth, precision
-from packimport.audit.judge import JudgedSite, cure_of, place_of, spans
+from packimport.audit.judge import JudgedSite, counted, cure_of, place_of
 from packimport.semantics.model import Semantics
 
 

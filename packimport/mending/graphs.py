@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from packimport.audit.judge import JudgedSite, spans
+from packimport.audit.judge import JudgedSite, counted
 from packimport.graph.changes.by_length import Lengths, choose, computed, rows_in_use
 from packimport.graph.changes.draft import Draft, Unchangeable
 from packimport.graph.changes.factor import multiply
@@ -126,8 +126,8 @@ class GraphMending:
         elif is_owner:
             work.give(rope, rows, self._reason(shared, rope))
         else:
-            layers = spans(sorted({use.layer for use in uses}))
-            reason = f"RPE011: layers {layers} declare {describe(rope)}"
+            layers = sorted({use.layer for use in uses})
+            reason = f"RPE011: {counted(layers, 'declares', 'declare')} {describe(rope)}"
             _rewire(self.draft, uses, work.add("of_other_layers", rope, rows, reason))
 
     def _reason(self, shared: Shared, rope: Rope) -> str:

@@ -31,11 +31,18 @@ class Declaration:
     origin: "--config", "--model", "packimport.json" or "config.json".
     config: every key of the (text) config that bears on position or on the
             dimensions, verbatim; reading it again gives the same Semantics.
+    model:  the id of the known model that it is; None for a config of the user's or the pack's.
     """
 
     file: str
     origin: str
     config: Mapping[str, object]
+    model: str | None = None
+
+    @property
+    def named(self) -> str:
+        """What declares, for a person: a known model, or a file."""
+        return self.file if self.model is None else f"the known model {self.model}"
 
     def to_dict(self) -> dict[str, object]:
         """The declaration as packimport.json keeps it."""

@@ -33,29 +33,35 @@ def known_models() -> tuple[str, ...]:
 
 
 def model_config(model: str) -> Document:
-    """The config of the known model of that id; case counts for nothing.
+    """The config of the known model of that id. Raises UsageError as `known_id` does."""
+    return _models()[known_id(model)]
+
+
+def known_id(model: str) -> str:
+    """The id of a known model as it is written; case counts for nothing.
 
     Raises UsageError, naming the nearest ids, where there is none.
     """
     ids = {name.lower(): name for name in known_models()}
     found = ids.get(model.lower())
     if found is not None:
-        return _models()[found]
+        return found
     near = difflib.get_close_matches(model.lower(), ids, n=5, cutoff=0.5)
     raise UsageError(
         "no known model has this id",
         place="--model",
         found=model,
-        allowed=", ".join(ids[name] for name in near) or _some(),
-        fix="packimport show --models prints all ids. Or name the model's config.json with"
-        " --config instead.",
+        fix=f"{_nearest([ids[name] for name in near])} `packimport show --models` prints all ids."
+        " Or pass the source model's config.json.",
     )
 
 
-def _some() -> str:
-    """What an id looks like, where no known one is near."""
+def _nearest(near: list[str]) -> str:
+    """The ids that are near, or what an id looks like."""
     ids = known_models()
-    return f"one of {len(ids)} ids, such as {', '.join(ids[:: max(1, len(ids) // 5)][:5])}"
+    if near:
+        return f"The nearest of {len(ids)} ids: {', '.join(near)}."
+    return f"None of {len(ids)} ids is near; some: {', '.join(ids[:: len(ids) // 5 or 1][:5])}."
 
 
 def fitting_models(semantics: Semantics) -> tuple[str, ...]:

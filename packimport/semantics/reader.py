@@ -19,7 +19,7 @@ from packimport.semantics.describe import describe
 from packimport.semantics.genai import EMPTY, GenaiConfig, read_genai_config
 from packimport.semantics.genai import FILE as GENAI
 from packimport.semantics.model import Declaration, Semantics, Source
-from packimport.semantics.models import model_config
+from packimport.semantics.models import known_id, model_config
 
 CONFIG = "config.json"
 MANIFEST = "packimport.json"
@@ -44,6 +44,7 @@ class _Candidate:
     file: str
     origin: str
     document: Document
+    model: str | None = None
 
 
 def read_semantics(
@@ -110,9 +111,8 @@ def read_config(path: str | Path) -> Semantics:
 
 def read_model(model: str) -> Semantics:
     """What the known model of that id declares. Raises UsageError where there is none."""
-    document = model_config(model)
-    reading = read_reading(document, EMPTY)
-    return _semantics(_Candidate(document.file, "--model", document), reading, EMPTY, ())
+    candidate = _known(model)
+    return _semantics(candidate, read_reading(candidate.document, EMPTY), EMPTY, ())
 
 
 def source_config(config: str | Path | None, model: str | None) -> bytes | None:
@@ -143,8 +143,12 @@ def _named(config: str | Path | None, model: str | None) -> Iterator[_Candidate]
             raise document.error("this config is empty", allowed="the source model's config.json")
         yield _Candidate(file, "--config", document)
     if model is not None:
-        document = model_config(model)
-        yield _Candidate(document.file, "--model", document)
+        yield _known(model)
+
+
+def _known(model: str) -> _Candidate:
+    document = model_config(model)
+    return _Candidate(document.file, "--model", document, known_id(model))
 
 
 def _own(container: Files) -> Iterator[_Candidate]:
@@ -223,7 +227,10 @@ def _semantics(
     declaration = None
     if candidate is not None and reading is not None and reading.declared is not None:
         declaration = Declaration(
-            file=candidate.file, origin=candidate.origin, config=reading.declared
+            file=candidate.file,
+            origin=candidate.origin,
+            config=reading.declared,
+            model=candidate.model,
         )
     return Semantics(
         model_type=None if reading is None else reading.model_type,

@@ -181,7 +181,7 @@ def test_a_layer_that_should_not_rotate(tmp_path: Path) -> None:
     }
     report = check(tiny_pack(tmp_path / "p", config=config))
     assert (report.verdict, codes(report)) == ("mismatch", ["RPE005"])
-    assert "layers 1 " in report.findings[0].message
+    assert "layer 1 " in report.findings[0].message
 
 
 def test_pairs_that_lie_otherwise(tmp_path: Path) -> None:

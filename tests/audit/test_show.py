@@ -34,7 +34,7 @@ def test_a_bare_config(tmp_path: Path) -> None:
 def test_kinds_of_layers_and_layers_without_rope() -> None:
     text = show(PACKS / "oga-0.11.2-smollm3" / "config.json").text()
     assert "layers 0-2: default (theta 2000000)" in text
-    assert "layers 3: no RoPE" in text
+    assert "layer 3: no RoPE" in text
 
 
 def test_notes_are_shown(tmp_path: Path) -> None:

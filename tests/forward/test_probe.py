@@ -595,7 +595,7 @@ def test_layers_that_nothing_rotates(tmp_path: Path) -> None:
     )
     assert (found.verdict, found.exit_code) == ("wrong", 1)
     (gap,) = found.gaps
-    assert gap.reason == "layers 1 are declared with RoPE and nothing rotates them"
+    assert gap.reason == "layer 1 is declared with RoPE and nothing rotates it"
 
 
 def test_an_unknown_family(tmp_path: Path) -> None:
@@ -612,7 +612,7 @@ def test_a_pack_that_declares_nothing(tmp_path: Path) -> None:
     other = tiny_pack(tmp_path / "q", config={})
     config.write_bytes((other / "config.json").read_bytes())
     found = probe(pack, config=config)
-    assert (found.verdict, found.declaration) == ("within", str(config))
+    assert (found.verdict, found.declaration.file) == ("within", str(config))
 
 
 def test_a_table_of_a_whole_context_goes_in_by_the_rows_that_are_looked_at(

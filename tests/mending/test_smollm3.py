@@ -32,7 +32,7 @@ def test_what_is_found(tmp_path: Path) -> None:
     assert (report.verdict, report.exit_code) == ("mismatch", 1)
     (found,) = report.findings
     assert found.code == "RPE016"
-    assert found.message.startswith("layers 3 are declared without RoPE")
+    assert found.message.startswith("layer 3 is declared without RoPE")
     assert found.where == "/model/layers.3/attn/q_rotary/RotaryEmbedding and 1 more"
     with pytest.raises(PatchError, match=r"RPE016.*leave --bytes-only out"):
         patch(PACK, tmp_path / "out", bytes_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from packimport.pack.documents import load_yaml, schema_path, validate
 from packimport.semantics.describe import describe
 from packimport.semantics.model import Semantics
 from packimport.semantics.models import fitting_models, known_models, model_config
+from packimport.semantics.reader import read_model
 
 ROWS = {
     row["model"]: row["config"]
@@ -66,15 +68,15 @@ def test_ids_are_found_whatever_their_case() -> None:
 def test_an_unknown_id_names_near_ones() -> None:
     with pytest.raises(UsageError) as caught:
         model_config("qwen/qwen3-9b")
-    assert caught.value.allowed is not None
-    assert "Qwen/Qwen3-8B" in caught.value.allowed
+    # Any known id is allowed: those that are near are no list of what may stand there.
+    assert caught.value.allowed is None
+    assert re.search("The nearest of [0-9]+ ids: .*Qwen/Qwen3-8B", str(caught.value))
+    assert "`packimport show --models` prints all ids" in str(caught.value)
     assert caught.value.exit_code == 2
     with pytest.raises(UsageError, match="packimport show --models") as caught:
         model_config("foo")
-    assert caught.value.allowed is not None
-    assert (
-        f"one of {len(known_models())} ids, such as {known_models()[0]}, " in caught.value.allowed
-    )
+    some = f"None of {len(known_models())} ids is near; some: {known_models()[0]}, "
+    assert some in str(caught.value)
 
 
 def test_models_that_fit_a_pack() -> None:
@@ -105,3 +107,10 @@ def test_a_family_default_fits_too() -> None:
 def test_nothing_fits_a_pack_without_sizes() -> None:
     assert fitting_models(semantics(hidden_size=1536)) == ()
     assert fitting_models(semantics(head_dim=7, num_hidden_layers=28)) == ()
+
+
+def test_a_known_model_that_declares_is_named_as_it_is_written() -> None:
+    declaration = read_model("QWEN/qwen3-0.6B").declaration
+    assert declaration is not None
+    assert declaration.named == "the known model Qwen/Qwen3-0.6B"
+    assert declaration.file == "models.yaml"
