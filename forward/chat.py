@@ -96,7 +96,7 @@ def template_process() -> Limited:
     """A process that runs templates."""
     missing = DependencyError(
         "chat messages need jinja2, which is not installed",
-        fix="Install it: pip install packimport[chat].",
+        fix="Install it: pip install jinja2 tokenizers.",
     )
     return Limited("jinja2", "the chat template", missing)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from forward.figures import Figures
-from forward.figures_text import TOP_K, extent, figures_table, floor_table, lacking, singles
+from forward.figures_text import TOP_K, extent, figures_tables, floor_table, lacking, singles
 from forward.gates import Gate, Limits, gates
 from forward.tokenizer import Tokenizer
 from forward.worst import Worst
@@ -183,7 +183,7 @@ class Comparison:
             yield f"correlation  {self.correlation:.9f}"
         yield from singles(self.overall, self.farthest)
         yield ""
-        yield from figures_table((self.overall, *self.phases, *self.buckets, *self.edges))
+        yield from figures_tables((self.overall, *self.phases, *self.buckets, *self.edges))
         if self.floor is not None:
             yield ""
             yield f"floor        {printable(self.floor.run)}"

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 from forward.figures import Figures
 from packimport.errors import printable
 
-_HEAD = (
-    *("", "positions", "KL mean", "+-", "median", "99 %", "99.9 %", "max"),
-    *("same top-1", "RMS dp", "PPL ratio", "+-"),
-)
+_HEAD = ("", "count", "KL mean", "+-", "max", "same top-1", "PPL ratio", "+-")
+_QUANTILES = ("KL at", "median", "90 %", "95 %", "99 %", "99.9 %", "RMS dp")
 
 TOP_K = "top-k        a dump keeps the largest logits alone: each KL is the least it can be"
 
@@ -38,7 +36,7 @@ def singles(whole: Figures, farthest: str | None) -> Iterator[str]:
     elif whole.scored:
         yield "perplexity   not computable: next tokens are outside the kept logits"
     if whole.top5 is not None and whole.top10 is not None:
-        yield f"overlap      top-5 {_percent(whole.top5)}, top-10 {_percent(whole.top10)}"
+        yield f"overlap      top-5 {percent(whole.top5)}, top-10 {percent(whole.top10)}"
     if whole.flips is not None:
         yield f"flips        {whole.flips} of {whole.clear} positions with a clear first token"
     if whole.nmse is not None:
@@ -52,9 +50,11 @@ def singles(whole: Figures, farthest: str | None) -> Iterator[str]:
         )
 
 
-def figures_table(ranges: Sequence[Figures]) -> Iterator[str]:
-    """A line for each range."""
-    return table([_HEAD, *map(_row, ranges)])
+def figures_tables(ranges: Sequence[Figures]) -> Iterator[str]:
+    """Two tables with a line for each range, each within 80 columns."""
+    yield from table([_HEAD, *map(_row, ranges)])
+    yield ""
+    yield from table([_QUANTILES, *map(_quantiles, ranges)])
 
 
 def floor_table(ranges: Sequence[Figures], floor: Sequence[Figures]) -> Iterator[str]:
@@ -67,17 +67,27 @@ def floor_table(ranges: Sequence[Figures], floor: Sequence[Figures]) -> Iterator
 
 
 def _row(figures: Figures) -> tuple[str, ...]:
-    quantiles = (figures.kl_median, figures.kl_p99, figures.kl_p999, figures.kl_max)
     return (
         figures.name,
         str(figures.count),
         f"{figures.kl_mean:.3e}",
         scientific(figures.errors["kl_mean"]),
-        *(f"{value:.3e}" for value in quantiles),
-        _percent(figures.same_top1),
-        "-" if figures.dp_rms is None else f"{100 * figures.dp_rms:.3f} %",
+        f"{figures.kl_max:.3e}",
+        percent(figures.same_top1),
         "-" if figures.ppl_ratio is None else f"{figures.ppl_ratio:.5f}",
-        "-" if figures.errors["ppl_ratio"] is None else f"{figures.errors['ppl_ratio']:.5f}",
+        scientific(figures.errors["ppl_ratio"]),
+    )
+
+
+def _quantiles(figures: Figures) -> tuple[str, ...]:
+    values = (
+        *(figures.kl_median, figures.kl_p90, figures.kl_p95),
+        *(figures.kl_p99, figures.kl_p999),
+    )
+    return (
+        figures.name,
+        *(f"{value:.3e}" for value in values),
+        "-" if figures.dp_rms is None else f"{100 * figures.dp_rms:.3f} %",
     )
 
 
@@ -95,7 +105,8 @@ def table(rows: Sequence[tuple[str, ...]] | Iterator[tuple[str, ...]]) -> Iterat
         yield "  ".join([row[0].ljust(widths[0]), *cells]).rstrip()
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share, for a table."""
     return f"{100 * share:.2f} %"
 
 

@@ -232,6 +232,6 @@ def _modules() -> tuple[ModuleType, ModuleType]:
         raise DependencyError(
             "a reference needs torch and transformers, which are not installed",
             found=error.name,
-            fix="Install them: pip install packimport[reference]",
+            fix="Install them: pip install torch transformers safetensors tokenizers",
         ) from error
     return transformers, torch

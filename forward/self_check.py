@@ -70,7 +70,7 @@ class Check:
             return f"{self.name:<24}  {word}: {self.why_not}"
         word = "equal" if self.passed else "DIFFERENT"
         where = f"  at position {self.position}" if self.difference else ""
-        return f"{self.name:<24}  {word:<9}  {self.difference:8.1e}  bound {self.bound:.0e}{where}"
+        return f"{self.name:<24}  {word:<9}  {self.difference:8.1e}  bound {self.bound:g}{where}"
 
 
 def self_check(runner: Runner, decoder: Decoder, tokens: Tokens) -> tuple[Check, ...]:

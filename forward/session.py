@@ -331,7 +331,7 @@ def _onnxruntime() -> ModuleType:
     except ImportError as error:
         raise DependencyError(
             "running a pack needs onnxruntime, which is not installed",
-            fix="Install it: pip install packimport[ort]",
+            fix="Install it: pip install onnxruntime. Or use the environment that brings its own.",
         ) from error
     module: ModuleType = onnxruntime
     return module

@@ -133,10 +133,12 @@ def write(
         raise UsageError(
             "--expect holds more ids than --generate makes", found=len(expected), allowed=str(count)
         )
+    if other is not None:
+        click.echo(f"--- {pack.container.path}")
     ids = _written(pack, prompt, count, chunk)
     code = 0
     if other is not None:
-        click.echo("---")
+        click.echo(f"--- {other.container.path}")
         theirs = _written(other, prompt, count, chunk)
         code |= _compared(pack, ids, theirs, f"{other.container.path}")
     if expected is not None:
@@ -171,7 +173,7 @@ def _compared(pack: Pack, ids: list[int], others: list[int], name: str) -> int:
         click.echo(f"same {len(ids)} tokens as {name}")
         return 0
     here, there = (_shown(pack, tokens, at) for tokens in (ids, others))
-    click.echo(f"parts from {name} at new token {at}: {here}, there {there}")
+    click.echo(f"parts from {name} after {at} equal tokens: {here}, there {there}")
     return 1
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import starmap
 
 from forward.comparison import TOOL, Comparison
 from forward.figures import Figures
-from forward.figures_text import TOP_K, extent, lacking, table
+from forward.figures_text import TOP_K, extent, floor_table, lacking, percent, table
 from packimport.errors import printable
 
 
@@ -52,39 +53,60 @@ class Three:
         if not (self.before.exact and self.after.exact):
             yield TOP_K
         yield ""
-        rows = zip(_ranges(self.before), _ranges(self.after), strict=True)
-        yield from table([*_HEADS, *(_row(before, after) for before, after in rows)])
+        both = [
+            (before, after)
+            for before, after in zip(_ranges(self.before), _ranges(self.after), strict=False)
+            if (before.name, before.count) == (after.name, after.count)
+        ]
+        yield from table([*_DIVERGENCES, *starmap(_divergence, both)])
+        yield ""
+        yield from table([*_OTHERS, *starmap(_other, both)])
+        if self.after.floor is not None:
+            yield ""
+            yield f"floor        {printable(self.after.floor.run)}, and after beside it"
+            yield from floor_table(self.after.ranges, self.after.floor.ranges)
         if self.after.worst:
             yield ""
             yield "worst positions after"
             yield from (place.text() for place in self.after.worst)
         if self.after.gates:
             yield ""
+            yield "limits, of after"
             yield from (gate.text() for gate in self.after.gates)
 
 
-_HEADS = (
-    ("", "", "KL mean", "", "99.9 %", "", "same top-1", "", "PPL", "", ""),
-    ("", "positions", *("before", "after") * 3, "reference", "before", "after"),
+_DIVERGENCES = (
+    ("", "", "KL mean", "", "KL at 99.9 %", ""),
+    ("", "count", *("before", "after") * 2),
+)
+_OTHERS = (
+    ("", "same top-1", "", "PPL", "", ""),
+    ("", "before", "after", "reference", "before", "after"),
 )
 
 
 def _ranges(comparison: Comparison) -> tuple[Figures, ...]:
-    """Phases are left out: the two runs may have other ones."""
-    return (*comparison.ranges, *comparison.edges)
+    """Phases stand last: the two runs may have other ones, which have no line then."""
+    return (*comparison.ranges, *comparison.edges, *comparison.phases)
 
 
-def _row(before: Figures, after: Figures) -> tuple[str, ...]:
+def _divergence(before: Figures, after: Figures) -> tuple[str, ...]:
     both = (before, after)
     return (
         before.name,
         str(before.count),
         *(f"{figures.kl_mean:.3e}" for figures in both),
         *(f"{figures.kl_p999:.3e}" for figures in both),
-        *(f"{100 * figures.same_top1:.2f} %" for figures in both),
+    )
+
+
+def _other(before: Figures, after: Figures) -> tuple[str, ...]:
+    return (
+        before.name,
+        *(percent(figures.same_top1) for figures in (before, after)),
         *map(_perplexity, (before.ppl_reference, before.ppl_run, after.ppl_run)),
     )
 
 
 def _perplexity(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    return "-" if value is None else f"{value:.6g}"

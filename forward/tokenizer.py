@@ -30,7 +30,7 @@ class Tokenizer:
         self.path = path
         missing = DependencyError(
             "a text needs the library tokenizers, which is not installed",
-            fix="Install it: pip install packimport[ort]. Or pass --tokens FILE.",
+            fix="Install it: pip install tokenizers. Or pass --tokens FILE.",
         )
         self._process = Limited("tokenizers", "the tokenizer", missing, str(path))
 

@@ -157,7 +157,8 @@ def _check_same(partial: Path, identity: Identity) -> None:
         raise DumpError(
             "an unfinished dump of another run is in the way",
             place=str(partial),
-            found=[key for key in identity if known.get(key) != identity[key]],
+            found="begun with other "
+            + ", ".join(key for key in identity if known.get(key) != identity[key]),
             allowed="the same pack, tokens and options",
             fix="Give the command that began it again, or remove that folder.",
         )

@@ -2,7 +2,7 @@
 
     python -m packimport.demo.make_reference OUT.npz
 
-Needs torch and transformers (`pip install "packimport[oracle]"`). The stored file
+Needs torch and transformers (`pip install ".[oracle]"`). The stored file
 was made by transformers 5.24.0 and torch 2.13.0; CI makes it again and compares.
 """
 

@@ -161,7 +161,7 @@ def _zstd_reader(file: BinaryIO) -> tuple[Read, tuple[type[Exception], ...]]:
     if (module := _module("zstandard")) is None:
         raise DependencyError(
             "a .tar.zst needs the library zstandard, which is not installed",
-            fix="Install it: pip install packimport[zst]. Or unpack it and pass the folder.",
+            fix="Install it: pip install zstandard. Or unpack it and pass the folder.",
         )
     decompressor = module.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG)
     stream = decompressor.stream_reader(file, read_across_frames=True)

@@ -86,7 +86,7 @@ def test_one_process_serves_many_messages() -> None:
 
 def test_without_jinja2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(DependencyError, match=r"pip install packimport\[chat\]"):
+    with pytest.raises(DependencyError, match=r"pip install jinja2"):
         render(CHATML, MESSAGES, {})
 
 

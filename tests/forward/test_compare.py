@@ -269,7 +269,10 @@ def test_three() -> None:
     lines = three.text().splitlines()
     row = next(line for line in lines if line.startswith("all "))
     assert f"{three.before.overall.kl_mean:.3e}  {after.overall.kl_mean:.3e}" in row
-    assert [line.split()[0] for line in lines if "1024" in line] == ["1024-2047", "before", "from"]
+    names = ["1024-2047", "before", "from"]
+    assert [line.split()[0] for line in lines if "1024" in line] == 2 * names
+    assert max(map(len, lines)) <= 80
+    assert lines[lines.index("limits, of after") + 1].startswith("passed: mean KL")
 
 
 class Words:

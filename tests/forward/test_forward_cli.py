@@ -219,7 +219,7 @@ def test_a_taken_place_is_refused_before_the_model_loads(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     args = (pack, "--prompt", "w1", "--dump-logits")
     assert "is taken" in serve(*args, pack)[2]
-    assert "pip install packimport[ort]" in serve(*args, tmp_path / "d")[2]
+    assert "pip install onnxruntime" in serve(*args, tmp_path / "d")[2]
 
 
 def test_it_runs_as_a_module(pack: Path, tmp_path: Path) -> None:

@@ -730,4 +730,4 @@ def test_without_onnxruntime(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     code, out, err = ended(capsys, tiny_pack(tmp_path / "p", config={}), "--probe")
     assert (code, out) == (3, "")
-    assert "pip install packimport[ort]" in err
+    assert "pip install onnxruntime" in err

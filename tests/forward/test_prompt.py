@@ -153,7 +153,7 @@ def test_a_missing_or_broken_tokenizer_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Path) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(DependencyError, match=r"pip install packimport\[ort\]"):
+    with pytest.raises(DependencyError, match=r"pip install tokenizers"):
         Given(prompt="a").read(Tokenizer(byte_tokenizer))
 
 

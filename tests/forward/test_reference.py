@@ -177,7 +177,7 @@ def test_without_torch_or_transformers(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("torch", "transformers"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
-            with pytest.raises(DependencyError, match=r"pip install packimport\[reference\]"):
+            with pytest.raises(DependencyError, match=r"pip install torch transformers"):
                 dump_reference(tmp_path, tmp_path / "d", TOKENS)
 
 

@@ -79,7 +79,7 @@ def test_an_oracle_s_ids(serve: Serve, pack: Path, tmp_path: Path) -> None:
     code, out, _ = serve(*args, tmp_path / "other.npy")
     assert code == 1
     right = (ids[13] - 1) % VOCAB
-    line = f"at new token 13: {right} 'w{right}', there {ids[13]} 'w{ids[13]}'"
+    line = f"after 13 equal tokens: {right} 'w{right}', there {ids[13]} 'w{ids[13]}'"
     assert out.splitlines()[1].endswith(line)
 
 
@@ -124,7 +124,7 @@ def test_side_by_side(serve: Serve, pack: Path, tmp_path: Path) -> None:
     same = made(tmp_path / "same", dtype="float16")
     code, out, _ = serve(*args, same)
     text = " ".join(f"w{i}" for i in greedy(LONG, 12))
-    assert (code, out) == (0, f"{text}\n---\n{text}\nsame 12 tokens as {same}\n")
+    assert (code, out) == (0, f"--- {pack}\n{text}\n--- {same}\n{text}\nsame 12 tokens as {same}\n")
     # A pack that ends its text at the first new token.
     first = greedy(LONG, 1)[0]
     config = (same / "genai_config.json").read_text(encoding="utf-8")
@@ -133,7 +133,7 @@ def test_side_by_side(serve: Serve, pack: Path, tmp_path: Path) -> None:
     (same / "genai_config.json").write_text(json.dumps(stopped), encoding="utf-8")
     code, out, _ = serve(*args, same)
     assert code == 1
-    assert f"at new token 0: {first} 'w{first}', there the end" in out
+    assert f"after 0 equal tokens: {first} 'w{first}', there the end" in out
 
 
 def test_self_check(serve: Serve, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_the_first_bytes_tell_an_archive_and_not_its_name(tmp_path: Path) -> Non
 def test_zstandard_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = archive_of(FILES, tmp_path / "p.tar.zst")
     monkeypatch.setattr(archive, "_module", lambda name: None)
-    with pytest.raises(DependencyError, match=r"pip install packimport\[zst\]"), opened(path):
+    with pytest.raises(DependencyError, match=r"pip install zstandard"), opened(path):
         pass
 
 
