@@ -220,7 +220,8 @@ def show_command(
     "--seq-len",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Length of the call, for dynamic and longrope.",
+    help="Length of the call, for dynamic and longrope. Without it: the unscaled base, and the"
+    " short list of longrope.",
 )
 @click.option(
     "-o", "--out", type=FOLDER, metavar="FILE", required=True, help=".npz, .safetensors or .json."
@@ -250,6 +251,8 @@ def table_command(
     made.write(out)
     for name, array in made.arrays.items():
         click.echo(f"{name}: {array.dtype.name} {list(array.shape)}")
+    for note in made.notes:
+        click.echo(f"note: {note}")
     return 0
 
 

@@ -11,6 +11,7 @@ from packimport.errors import printable
 from packimport.pack.archive import opened
 from packimport.pack.container import open_container
 from packimport.pack.in_place import refuse_links
+from packimport.pack.journal import FOLDER
 from packimport.pack.manifest import MANIFEST, Manifest
 from packimport.pack.writer import refuse_out, refuse_taken
 from packimport.patching import extra_files, manifest_of, plan_for
@@ -26,11 +27,13 @@ class DryRun:
     path:    the container as the user named it.
     changes: the manifest that would be written, without its files.
     added:   names of files that the pack does not have.
+    in_place: whether the pack's own files would be changed, and a journal kept.
     """
 
     path: str
     changes: Manifest
     added: tuple[str, ...]
+    in_place: bool = False
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object."""
@@ -51,21 +54,22 @@ class DryRun:
 
     def _lines(self) -> Iterator[str]:
         changes = self.changes
-        if not (changes.edits or changes.additions or changes.replacements):
-            yield f"{self.path}: nothing to mend; nothing was written"
-        else:
-            yield f"{self.path}: to be written; nothing was written"
+        is_right = not (changes.edits or changes.additions or changes.replacements)
+        planned = "nothing to mend" if is_right else "this would be changed"
+        yield f"{self.path}: dry run, nothing was written; {planned}"
         for edit in changes.edits:
             yield f"  {edit.file}: {edit.length} bytes at {edit.offset}: {edit.reason}"
             yield f"    sha256 {edit.old_sha256} becomes {edit.new_sha256}"
         for added in changes.additions:
             yield f"  {added.file}: {added.length} bytes added at {added.offset}: {added.reason}"
         for replaced in changes.replacements:
-            yield f"  {replaced.file}: made anew: {replaced.reason}"
+            yield f"  {replaced.file}: the graph is changed: {replaced.reason}"
         for change in changes.graph_changes:
             yield f"    {change.where}: {change.change}: {change.reason}"
         for name in self.added:
-            yield f"  {name}: added"
+            yield f"  {name}: would be added"
+        if self.in_place and not (is_right and not self.added):
+            yield f"  {FOLDER}/: would hold the journal, for `packimport undo`"
 
 
 def dry_run(
@@ -99,4 +103,4 @@ def dry_run(
             refuse_links(made.container, sorted(names))
         if not made.container.has(MANIFEST):
             added = (*added, MANIFEST)
-    return DryRun(path=str(container), changes=changes, added=added)
+    return DryRun(path=str(container), changes=changes, added=added, in_place=in_place)

@@ -45,10 +45,12 @@ class Export:
     layout says. Several: the same names with `.0`, `.1`, ... in the order of `schedules`.
     schedules: for each, its layers, its Rope and its attention factor, JSON-ready. The
     attention factor is in cos and sin already.
+    notes: what a person should know: which calls a schedule that follows their length is for.
     """
 
     arrays: Arrays
     schedules: tuple[Mapping[str, object], ...]
+    notes: tuple[str, ...] = ()
 
     def write(self, out: Path) -> None:
         """Write to a new file: .npz, .safetensors or .json, by its name.
@@ -80,6 +82,12 @@ def export(
     where nothing is declared, no layer rotates, or a table would have more entries than
     `MAX_ENTRIES`.
     """
+    if semantics.declaration is None:
+        raise UsageError(
+            "nothing declares a RoPE schedule, so there is no table to write",
+            place=semantics.model_type,
+            fix="Pass the source model's config.json in place of the pack, or --model ID.",
+        )
     grouped: dict[Rope, list[int]] = {}
     for layer, rope in enumerate(semantics.layers):
         if rope is not None:
@@ -111,7 +119,24 @@ def export(
                 "seq_len": seq_len,
             }
         )
-    return Export(arrays=arrays, schedules=tuple(schedules))
+    notes = dict.fromkeys(_shorter(rope) for rope in grouped) if seq_len is None else ()
+    return Export(
+        arrays=arrays, schedules=tuple(schedules), notes=tuple(note for note in notes if note)
+    )
+
+
+def _shorter(rope: Rope) -> str:
+    """Which calls the table without a length is for; "" where one table is for all."""
+    if rope.type == "longrope":
+        what, limit = "the short list", rope.original_max_position_embeddings
+    elif rope.type == "dynamic":
+        what, limit = "the unscaled base", rope.max_position_embeddings
+    else:
+        return ""
+    return (
+        f"{rope.type}: without --seq-len this is {what}, for calls of up to {limit} positions;"
+        f" --seq-len {'N' if limit is None else limit + 1} writes what longer ones take"
+    )
 
 
 def _dtype(name: str) -> np.dtype[np.generic]:

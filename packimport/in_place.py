@@ -24,7 +24,7 @@ from packimport.pack.manifest import (
 )
 from packimport.pack.undo import recover
 from packimport.pack.undo import undo as undo_last
-from packimport.patching import Plan, change_lines, extra_files, manifest_of, plan
+from packimport.patching import Plan, change_lines, extra_files, manifest_of, plan, written_text
 from packimport.semantics.reader import read_semantics
 
 
@@ -57,9 +57,11 @@ class PatchedInPlace:
         """The patch for a person."""
         if not self.written:
             return f"{self.path}: nothing to do"
-        lines = [f"{self.path}: {self.after.verdict}; {self.written} bytes written"]
+        done = written_text(self.changes) if self.changes else "nothing to mend"
+        lines = [f"{self.path}: {self.after.verdict}; {done}"]
         lines += change_lines(self.changes, self.graph_changes)
         lines += [f"  {name}: added" for name in self.added]
+        lines.append(f"  {self.written} bytes in all, with the journal and {MANIFEST}")
         lines.append(f"  `packimport undo {self.path}` takes it back")
         return "\n".join(map(printable, lines))
 

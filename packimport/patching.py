@@ -5,7 +5,7 @@ The module is not called `patch`: that name is the function of the API, `packimp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,8 +74,7 @@ class Patched:
         """The patch for a person."""
         if not self.changes:
             return f"{self.out}: nothing to mend; copied, with a manifest"
-        size = sum(len(c.new) for c in self.changes if not isinstance(c, Replacement))
-        lines = [f"{self.out}: {self.after.verdict}; {size} bytes of tables written"]
+        lines = [f"{self.out}: {self.after.verdict}; {written_text(self.changes)}"]
         lines += change_lines(self.changes, self.graph_changes)
         return "\n".join(map(printable, lines))
 
@@ -170,6 +169,15 @@ def _written(
         on_progress=on_progress,
     )
     return checked[0]
+
+
+def written_text(changes: Sequence[Change]) -> str:
+    """How much is changed, for a person: whether the graph is, and the bytes of tables."""
+    size = sum(len(change.new) for change in changes if not isinstance(change, Replacement))
+    parts = ["the graph is changed"] if any(of_kind(changes, Replacement)) else []
+    if size or not parts:
+        parts.append(f"{size} bytes of tables written")
+    return "; ".join(parts)
 
 
 def change_lines(

@@ -8,6 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from builders import tiny_pack
 from test_cli import packimport
 
 from packimport.semantics.models import model_config
@@ -140,6 +141,33 @@ def test_length_chooses_the_list(tmp_path: Path, model: str) -> None:
         np.array(lists.require("long_factor").numbers()) / lists.require("short_factor").numbers()
     )
     assert found[4096] / found[4097] == pytest.approx(ratio, rel=3e-7)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("microsoft/Phi-4-mini-instruct", "the short list, for calls of up to 4096 positions;"),
+        ("Qwen/Qwen3-0.6B", None),
+    ],
+)
+def test_without_a_length_the_text_says_which_calls_it_is_for(
+    tmp_path: Path, model: str, said: str | None
+) -> None:
+    done = packimport("table", "--model", model, "--rows", 2, "-o", tmp_path / "t.npz")
+    notes = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
+    assert len(notes) == (said is not None)
+    assert said is None or said in notes[0]
+    args = ("--seq-len", 5000, "-o", tmp_path / "long.npz")
+    done = packimport("table", "--model", model, "--rows", 2, *args)
+    assert "note: " not in done.stdout
+
+
+def test_a_pack_that_declares_nothing(tmp_path: Path) -> None:
+    pack = tiny_pack(tmp_path / "p", config=None)
+    done = packimport("table", pack, "-o", tmp_path / "t.npz")
+    assert done.returncode == 2
+    assert "nothing declares a RoPE schedule, so there is no table to write" in done.stderr
+    assert "Pass the source model's config.json" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,9 @@ def test_there_and_back(tmp_path: Path) -> None:
     done = packimport("patch", "--in-place", pack)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"packimport undo {pack}" in done.stdout
+    # Of cos and of sin, 256 rows of 8 float32: what else is written is said apart.
+    assert f"{pack}: ok; 16384 bytes of tables written\n" in done.stdout
+    assert " bytes in all, with the journal and packimport.json\n" in done.stdout
     assert check(pack).verdict == "ok"
     assert packimport("verify", pack).returncode == 0
 
@@ -186,6 +189,9 @@ class TestDryRun:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["p"]
         validate(planned, "dry_run.schema.json", "stdout")
         assert planned["added"] == ["packimport.json"]
+        assert f"{pack}: dry run, nothing was written; this would be changed\n" in done.stdout
+        assert "  packimport.json: would be added\n" in done.stdout
+        assert ("the journal" in done.stdout) == (where == ["--in-place"])
 
         patch_in_place(pack)
         manifest = json.loads((pack / "packimport.json").read_bytes())
@@ -205,9 +211,17 @@ class TestDryRun:
 
     def test_a_pack_that_is_right(self, tmp_path: Path) -> None:
         pack = tiny_pack(tmp_path / "p", config={})
-        done = packimport("patch", pack, "--dry-run")
-        assert done.returncode == 0
-        assert "nothing to mend" in done.stdout
+        head = f"{pack}: dry run, nothing was written; nothing to mend\n"
+        added = "  packimport.json: would be added\n"
+        journal = "  .packimport/: would hold the journal, for `packimport undo`\n"
+        for place, text in (((), head + added), (("--in-place",), head + added + journal)):
+            done = packimport("patch", pack, "--dry-run", *place)
+            assert (done.returncode, done.stdout) == (0, text)
+        done = packimport("patch", pack, "--in-place")
+        assert done.stdout.startswith(f"{pack}: ok; nothing to mend\n  packimport.json: added\n")
+        assert (pack / ".packimport").is_dir()
+        done = packimport("patch", pack, "--dry-run", "--in-place")
+        assert (done.returncode, done.stdout) == (0, head)
 
 
 @pytest.mark.parametrize("where", [[], ["--in-place", "-o", "out"], ["-o", "out", "--in-place"]])
@@ -251,6 +265,14 @@ class TestVerify:
         done = packimport("verify", pack)
         assert done.returncode == 0
         assert "not hashed  model.onnx.data" in done.stdout
+        bare = read_manifest(open_container(pack))
+        assert bare is not None
+        count = sum(file.sha256 is None for file in bare.files)
+        assert count > 1
+        assert f"nothing differs, as far as is known: {count} files have their size only" in (
+            done.stdout
+        )
+        assert "every file" not in done.stdout
         manifest = read_manifest(open_container(pack))
         assert manifest is not None
         assert manifest.undo == f"{FOLDER}/0001.json"

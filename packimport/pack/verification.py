@@ -55,7 +55,20 @@ class Verification:
         return "\n".join(map(printable, self._lines()))
 
     def _lines(self) -> Iterator[str]:
-        yield "every file is as the manifest says" if self.ok else "the files differ"
+        if not self.ok:
+            yield "the files differ"
+        elif not self.unhashed:
+            yield "every file is as the manifest says"
+        else:
+            files = (
+                "1 file has its"
+                if len(self.unhashed) == 1
+                else f"{len(self.unhashed)} files have their"
+            )
+            yield (
+                f"nothing differs, as far as is known: {files} size only (a patch in place"
+                " reads no weight)"
+            )
         for what, names in (
             ("extra", self.extra),
             ("missing", self.missing),
@@ -64,7 +77,7 @@ class Verification:
         ):
             yield from (f"  {what:<12}{name}" for name in names)
         if self.unhashed:
-            yield "  A patch in place hashes the spans that it writes, not the rest of the file."
+            yield "  Of these the spans that the patch wrote were hashed, not the rest."
 
 
 def verify_container(container: Container, on_progress: OnProgress | None = None) -> Verification:

@@ -204,6 +204,15 @@ class TestLinks:
             patch(root)
 
     @posix
+    def test_links_that_are_not_written_stay(self, tmp_path: Path) -> None:
+        root = make_pack(tmp_path / "p", {**FILES, "real": b"1", "named twice": b"2"})
+        (root / "link").symlink_to("real")
+        os.link(root / "named twice", tmp_path / "another name")
+        patch(root)
+        assert (root / "link").readlink() == Path("real")
+        assert (tmp_path / "another name").samefile(root / "named twice")
+
+    @posix
     @pytest.mark.parametrize("name", [DATA, MANIFEST])
     def test_a_hard_link(self, tmp_path: Path, name: str) -> None:
         manifest = json_text(manifest_of(()).to_dict()).encode()
