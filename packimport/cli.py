@@ -194,7 +194,9 @@ def show_command(
     _refuse_both(config, model)
     shown = show(container, config, model)
     if not quiet:
-        click.echo(_json(shown.to_dict()) if form == "json" else wrapped(shown.text()))
+        # A pointer that does not fit stands below the name of its field, and not below a value.
+        text = wrapped(shown.text(), values=8)
+        click.echo(_json(shown.to_dict()) if form == "json" else text)
     return 0
 
 

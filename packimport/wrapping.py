@@ -9,10 +9,11 @@ _LEAST = 40
 _VALUES = 16
 
 
-def wrapped(text: str, width: int | None = None) -> str:
+def wrapped(text: str, width: int | None = None, *, values: int = _VALUES) -> str:
     """`text` with lines of at most `width` columns; what is folded goes on further right.
 
-    width: None for that of the terminal, and no folding where standard output is none.
+    width:  None for that of the terminal, and no folding where standard output is none.
+    values: the column where what is folded of a field goes on.
     """
     if width is None:
         if not sys.stdout.isatty():
@@ -28,7 +29,7 @@ def wrapped(text: str, width: int | None = None) -> str:
         lines += textwrap.wrap(
             line,
             width,
-            subsequent_indent=" " * (_VALUES if indent >= 4 else indent + 2),
+            subsequent_indent=" " * (values if indent >= 4 else indent + 2),
             break_long_words=False,
             break_on_hyphens=False,
         ) or [""]

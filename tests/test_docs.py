@@ -27,9 +27,22 @@ def test_every_check_has_a_section_and_no_other_has() -> None:
 def test_explain_prints_the_section(code: str) -> None:
     text = explain(code.lower())
     assert text.startswith(f"{code}: {CHECKS[code].title}\n")
-    for part in ("**Cause.**", "**Effect.**", "**Cure.**"):
-        assert text.count(part) == 1
-    assert "## " not in text
+    lines = text.splitlines()
+    for part in ("Cause. ", "Effect. ", "Cure. "):
+        assert sum(line.startswith(part) for line in lines) == 1
+    assert not re.search(r"## |\*\*|\]\(", text)
+    pages = re.findall(r"docs/[^ ,;:)]+\.md", text)
+    assert all((DOCS.parent / page).is_file() for page in pages)
+
+
+def test_explain_names_a_page_by_its_path() -> None:
+    assert "see docs/forms.md. Or" in explain("RPE003")
+
+
+def test_explain_says_what_the_numbers_of_a_report_are() -> None:
+    text = explain("RPE001")
+    for name in ("wrong pairs", "ratio", "max error", "angle off", "first beyond 0.1 rad"):
+        assert name in text
 
 
 def test_explain_knows_no_other_code() -> None:

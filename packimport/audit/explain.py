@@ -13,7 +13,7 @@ _PAGE = "checks.md"
 
 
 def explain(code: str) -> str:
-    """The section of docs/checks.md for a code such as "RPE001": cause, effect and cure.
+    """The section of docs/checks.md for a code such as "RPE001": cause, effect and cure, as text.
 
     Raises UsageError for a code that there is none of, and DependencyError where
     the installation lacks the page.
@@ -23,7 +23,13 @@ def explain(code: str) -> str:
         raise UsageError("no such check", found=code, allowed=f"{min(CHECKS)} to {max(CHECKS)}")
     sections = re.split(r"^## ", _page(), flags=re.MULTILINE)
     found = next(section for section in sections if section.startswith(f"{wanted}:"))
-    return found.rstrip()
+    return _plain(found.rstrip())
+
+
+def _plain(markdown: str) -> str:
+    """Without the marks of Markdown; a page that is linked is named by its path."""
+    text = re.sub(r"\*\*(.+?)\*\*", r"\1", markdown)
+    return re.sub(r"\[[^\]]*\]\(([^)]*)\)", r"docs/\1", text)
 
 
 def _page() -> str:

@@ -155,7 +155,9 @@ def _site_lines(judged: JudgedSite, exporter: str | None) -> Iterator[str]:
 
 def _constants(site: Site) -> str:
     if site.waves is None:
-        return f"{site.dtype}, {site.rows} rows x {site.pairs} pairs"
+        # Its values are of float16's precision, which the dtype of the tensor does not tell.
+        dtype = f"{site.dtype} hi + lo" if site.encoding == "hi-lo" else site.dtype
+        return f"{dtype}, {site.rows} rows x {site.pairs} pairs"
     factor = site.waves.cos_factor
     return f"{site.dtype}, {site.pairs} frequencies" + (f" x {factor:.7g}" if factor != 1 else "")
 

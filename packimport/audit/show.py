@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,8 +96,9 @@ def _lines(shown: Shown) -> Iterator[str]:
     if semantics.model_type is not None:
         pairs = "" if semantics.pair_layout is None else f", pairs {semantics.pair_layout}"
         yield printable(f"  family {semantics.model_type}{pairs}")
-    for name, source in semantics.sources.items():
-        yield _field(name, getattr(semantics, name), source)
+    yield from _fields(
+        (name, getattr(semantics, name), source) for name, source in semantics.sources.items()
+    )
     if semantics.declaration is None:
         yield "  nothing declares a schedule"
     for note in semantics.notes:
@@ -105,8 +106,9 @@ def _lines(shown: Shown) -> Iterator[str]:
     for layers, rope, sources in _schedules(semantics):
         yield ""
         yield f"  {counted(layers)}: {describe(rope)}"
-        for name, source in sources.items():
-            yield _field(name, getattr(rope, name, None), source)
+        yield from _fields(
+            (name, getattr(rope, name, None), source) for name, source in sources.items()
+        )
     for facts in shown.graphs:
         yield ""
         yield printable(f"  {facts.graph}: {facts.layers} attention layers")
@@ -131,6 +133,12 @@ def _schedules(
         yield layers, rope, semantics.layer_sources[layers[0]]
 
 
-def _field(name: str, value: object, source: Source) -> str:
-    text = f"{len(value)} values" if isinstance(value, tuple) else str(value)
-    return printable(f"    {name:<34}{text:<14}{source}")
+def _fields(fields: Iterable[tuple[str, object, Source]]) -> Iterator[str]:
+    """A line per field, in columns that are as wide as the names and values are."""
+    lines = [
+        (name, f"{len(value)} values" if isinstance(value, tuple) else str(value), str(source))
+        for name, value, source in fields
+    ]
+    names, values = (max((len(line[i]) for line in lines), default=0) for i in (0, 1))
+    for name, text, source in lines:
+        yield printable(f"    {name:<{names}}  {text:<{values}}  {source}")

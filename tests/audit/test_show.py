@@ -9,6 +9,7 @@ import pytest
 
 from packimport.audit.show import show
 from packimport.errors import DocumentError, UsageError
+from packimport.wrapping import wrapped
 
 PACKS = Path(__file__).parent.parent / "packs"
 SIZES = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 4}
@@ -29,6 +30,19 @@ def test_a_bare_config(tmp_path: Path) -> None:
     assert ["head_dim", "64", f"{path}#/hidden_size"] in lines
     assert ["theta", "10000.0", "families.yaml#/families/llama/theta"] in lines
     assert show(path).to_dict()["graphs"] == []
+
+
+def test_columns_are_as_wide_as_what_stands_in_them() -> None:
+    lines = show(PACKS / "oga-0.18.0-qwen3").text().splitlines()
+    assert "    num_hidden_layers        2     config.json#/num_hidden_layers" in lines
+
+
+def test_a_pointer_that_does_not_fit_stands_below_its_name_and_not_below_the_value() -> None:
+    text = show(PACKS / "oga-0.11.2-llama3").text()
+    lines = wrapped(text, 80, values=8).splitlines()
+    at = lines.index("    original_max_position_embeddings  256")
+    assert lines[at + 1] == "        config.json#/rope_scaling/original_max_position_embeddings"
+    assert max(map(len, lines)) <= 80
 
 
 def test_kinds_of_layers_and_layers_without_rope() -> None:

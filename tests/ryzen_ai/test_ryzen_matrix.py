@@ -143,6 +143,23 @@ def test_only_one_branch_is_right(family: str, right: str, tmp_path: Path) -> No
     assert {"token" in name for name in changed} == {wrong == "token"}
 
 
+def test_the_text_tells_tables_in_two_parts_from_rounded_ones(tmp_path: Path) -> None:
+    """One step of float16, with what machines differ by, against half a step of bfloat16."""
+    report = judged(made("full fusion 1.8", tmp_path, LLAMA3, LLAMA3.right(ROWS)))
+    sizes = {site.site.tensors[0].name: f"{site.site.rows} rows" for site in report.sites}
+    lines = report.text().splitlines()
+    for name, kind, least, most in (
+        ("sin_cos_cache_prefill", "bfloat16 hi + lo", 1e-5, 2.0**-11),
+        ("sin_cos_cache_token", "bfloat16", 2.0**-11, 2.0**-8),
+    ):
+        (tensor,) = (full for full in sizes if name in full)
+        (at,) = (i for i, line in enumerate(lines) if line.endswith(f": {tensor}"))
+        assert f"; {kind}, {sizes[tensor]}" in lines[at + 1]
+        (found,) = (s.measurement for s in report.sites if s.site.tensors[0].name == tensor)
+        assert found.max_abs_cos_error is not None
+        assert least < found.max_abs_cos_error < most
+
+
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_in_place_and_back(family: str, tmp_path: Path) -> None:
     pack = made(family, tmp_path, LLAMA3, plain_instead(LLAMA3, ROWS))
