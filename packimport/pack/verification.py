@@ -60,14 +60,10 @@ class Verification:
         elif not self.unhashed:
             yield "every file is as the manifest says"
         else:
-            files = (
-                "1 file has its"
-                if len(self.unhashed) == 1
-                else f"{len(self.unhashed)} files have their"
-            )
+            files = "1 file" if len(self.unhashed) == 1 else f"{len(self.unhashed)} files"
             yield (
-                f"nothing differs, as far as is known: {files} size only (a patch in place"
-                " reads no weight)"
+                f"nothing differs, as far as is known: of {files}"
+                " the manifest has the size only (a patch in place reads no weight)"
             )
         for what, names in (
             ("extra", self.extra),
