@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from packimport.errors import printable
+from packimport.in_place import says_the_same
 from packimport.pack.archive import opened
 from packimport.pack.container import open_container
 from packimport.pack.in_place import refuse_links
 from packimport.pack.journal import FOLDER
-from packimport.pack.manifest import MANIFEST, Manifest
+from packimport.pack.manifest import MANIFEST, Manifest, read_manifest
 from packimport.pack.writer import refuse_out, refuse_taken
 from packimport.patching import extra_files, manifest_of, plan_for
 from packimport.version import __version__
@@ -28,12 +29,14 @@ class DryRun:
     changes: the manifest that would be written, without its files.
     added:   names of files that the pack does not have.
     in_place: whether the pack's own files would be changed, and a journal kept.
+    restated: whether the manifest that the pack has would be replaced by another.
     """
 
     path: str
     changes: Manifest
     added: tuple[str, ...]
     in_place: bool = False
+    restated: bool = False
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object."""
@@ -68,7 +71,9 @@ class DryRun:
             yield f"    {change.where}: {change.change}: {change.reason}"
         for name in self.added:
             yield f"  {name}: would be added"
-        if self.in_place and not (is_right and not self.added):
+        if self.restated:
+            yield f"  {MANIFEST}: would be written anew"
+        if self.in_place and (self.added or self.restated or not is_right):
             yield f"  {FOLDER}/: would hold the journal, for `packimport undo`"
 
 
@@ -101,6 +106,14 @@ def dry_run(
             names |= {addition.file for addition in changes.additions}
             names |= {replaced.file for replaced in changes.replacements}
             refuse_links(made.container, sorted(names))
-        if not made.container.has(MANIFEST):
+        earlier = read_manifest(made.container)
+        is_same = in_place and not made.changes and not added and says_the_same(earlier, made)
+        if earlier is None:
             added = (*added, MANIFEST)
-    return DryRun(path=str(container), changes=changes, added=added, in_place=in_place)
+    return DryRun(
+        path=str(container),
+        changes=changes,
+        added=added,
+        in_place=in_place,
+        restated=earlier is not None and not is_same,
+    )

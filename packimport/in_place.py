@@ -89,7 +89,7 @@ def patch_in_place(
         made = plan(path, config, model, bytes_only=bytes_only)
         earlier = read_manifest(made.container)
         added = extra_files(made, config, model)
-        if not made.changes and not added and _says_the_same(earlier, made):
+        if not made.changes and not added and says_the_same(earlier, made):
             return PatchedInPlace(
                 path=path, before=made.report, changes=(), graph_changes=(), added=(), written=0,
                 after=made.report, recovered=recovered,
@@ -132,7 +132,8 @@ def undo(container: str | Path) -> str:
         return undo_last(root)
 
 
-def _says_the_same(earlier: Manifest | None, made: Plan) -> bool:
+def says_the_same(earlier: Manifest | None, made: Plan) -> bool:
+    """Whether the manifest of an earlier patch keeps the declaration that counts now."""
     return earlier is not None and earlier.declaration == manifest_of(made, ()).declaration
 
 

@@ -222,6 +222,17 @@ class TestDryRun:
         assert (pack / ".packimport").is_dir()
         done = packimport("patch", pack, "--dry-run", "--in-place")
         assert (done.returncode, done.stdout) == (0, head)
+        # Another config that declares the same table: the manifest keeps what it says.
+        config = tmp_path / "config.json"
+        stated = json.loads((pack / "config.json").read_text(encoding="utf-8"))
+        config.write_text(json.dumps({**stated, "rope_theta": 10000.0, "rope_scaling": None}))
+        args = ("patch", pack, "--in-place", "--config", config)
+        anew = "  packimport.json: would be written anew\n"
+        old = (pack / "packimport.json").read_bytes()
+        assert packimport(*args, "--dry-run").stdout == head + anew + journal
+        assert (pack / "packimport.json").read_bytes() == old
+        assert packimport(*args).returncode == 0
+        assert (pack / "packimport.json").read_bytes() != old
 
 
 @pytest.mark.parametrize("where", [[], ["--in-place", "-o", "out"], ["-o", "out", "--in-place"]])
