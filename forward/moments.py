@@ -72,6 +72,23 @@ def moments(x: Floats, y: Floats) -> Moments:
     )
 
 
+def moments_by(x: Floats, y: Floats, xx: float, error: float) -> Moments:
+    """The same where Σ x² and Σ (x − y)² are known: Σ x·y follows from them and Σ y²."""
+    count = x.size
+    if not count:
+        return Moments()
+    mean_x, mean_y = float(x.mean()), float(y.mean())
+    yy = _dot(y, y)
+    return Moments(
+        count=count,
+        mean_x=mean_x,
+        mean_y=mean_y,
+        xx=xx - count * mean_x * mean_x,
+        yy=yy - count * mean_y * mean_y,
+        xy=(xx + yy - error) / 2 - count * mean_x * mean_y,
+    )
+
+
 def _dot(x: Floats, y: Floats) -> float:
     """Σ x·y in this thread: np.dot would start BLAS threads beside those of compare."""
     return float(np.einsum("i,i->", x, y))

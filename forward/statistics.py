@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from forward.moments import Floats, Moments, moments
+from forward.moments import Floats, Moments, moments, moments_by
 from forward.top import Ids, overlap, top
 from packimport.errors import DumpError
 
@@ -111,7 +111,7 @@ def row_figures(
         error = np.einsum("ij,ij->i", delta, delta)
     if np.isfinite(error).all():
         power = np.einsum("ij,ij->i", x, x)
-        found = moments(x.ravel(), y.ravel())
+        found = moments_by(x.ravel(), y.ravel(), float(power.sum()), float(error.sum()))
         kl, log_x, log_y = _divergence(x, y, delta, max_x, max_y)
     else:
         no_x, no_y = np.isinf(x), np.isinf(y)

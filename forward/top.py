@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
 
-# Entries whose maximum is taken together before any are sorted.
-_WIDTH = 128
+# Entries of a group, whose maximum is taken before any are sorted.
+_DEALT = 128
 
 
 def top(logits: npt.NDArray[np.float32], count: int) -> Ids:
@@ -16,23 +16,27 @@ def top(logits: npt.NDArray[np.float32], count: int) -> Ids:
 
     logits: float32 [rows, vocab] without NaN. Among equals the lowest id comes first.
 
-    Rows are cut into runs of entries. An entry among the `count` first lies in one of the
-    `count` first runs, ordered by largest entry and then by place: each run before its own
-    holds an entry that precedes it. So only those runs are sorted.
+    The entries of a row are dealt into groups. An entry among the `count` first lies in a
+    group whose largest entry is no smaller than that of the `count`-th group: else `count`
+    groups hold a larger one each. So only those groups are sorted, nearly always `count`.
     """
     rows, vocab = logits.shape
     count = min(count, vocab)
-    runs = vocab // _WIDTH
-    if runs <= 2 * count:
+    groups = vocab // _DEALT
+    if groups <= 2 * count:
         return np.argsort(-logits, axis=1, kind="stable")[:, :count]
-    whole = runs * _WIDTH
-    maxima = logits[:, :whole].reshape(rows, runs, _WIDTH).max(axis=2)
-    best = np.sort(np.argsort(-maxima, axis=1, kind="stable")[:, :count], axis=1)
-    ids = (best[:, :, None] * _WIDTH + np.arange(_WIDTH)).reshape(rows, -1)
-    rest = np.broadcast_to(np.arange(whole, vocab), (rows, vocab - whole))
-    ids = np.concatenate([ids, rest], axis=1)
-    order = np.argsort(-np.take_along_axis(logits, ids, 1), axis=1, kind="stable")[:, :count]
-    return np.take_along_axis(ids, order, 1)
+    whole = groups * _DEALT
+    # Dealt in turn, so that numpy takes the maxima along long rows, which is fast.
+    maxima = logits[:, :whole].reshape(rows, _DEALT, groups).max(axis=1)
+    least = np.partition(maxima, groups - count, axis=1)[:, groups - count]
+    steps, rest = np.arange(_DEALT)[:, None] * groups, np.arange(whole, vocab)
+    best = np.empty((rows, count), np.int64)
+    for row in range(rows):
+        chosen = np.flatnonzero(maxima[row] >= least[row])
+        # Ascending: a stable sort then puts the lowest id first among equals.
+        ids = np.concatenate([(steps + chosen).ravel(), rest])
+        best[row] = ids[np.argsort(-logits[row, ids], kind="stable")[:count]]
+    return best
 
 
 def overlap(one: Ids, other: Ids, count: int) -> npt.NDArray[np.float64]:
