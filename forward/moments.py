@@ -72,13 +72,11 @@ def moments(x: Floats, y: Floats) -> Moments:
     )
 
 
-def moments_by(x: Floats, y: Floats, xx: float, error: float) -> Moments:
-    """The same where Σ x² and Σ (x − y)² are known: Σ x·y follows from them and Σ y²."""
-    count = x.size
-    if not count:
-        return Moments()
-    mean_x, mean_y = float(x.mean()), float(y.mean())
-    yy = _dot(y, y)
+def moments_of_sums(
+    count: int, x: float, y: float, xx: float, yy: float, *, error: float
+) -> Moments:
+    """The same of `count` pairs by Σ x, Σ y, Σ x², Σ y² and Σ (x − y)², of which Σ x·y follows."""
+    mean_x, mean_y = x / count, y / count
     return Moments(
         count=count,
         mean_x=mean_x,

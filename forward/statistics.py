@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import threading
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from forward.moments import Floats, Moments, moments, moments_by
+from forward.entries import entries
+from forward.moments import Floats, Moments
 from forward.top import Ids, overlap, top
 from packimport.errors import DumpError
 
@@ -104,59 +103,24 @@ def row_figures(
     max_x = row_maxima(reference, "reference", first)
     max_y = row_maxima(run, "run", first)
     top_x, top_y = top(reference, RANKED), top(run, RANKED)
-    x, y, delta = _space(reference.shape)
-    x[:], y[:] = reference, run
-    with np.errstate(invalid="ignore"):  # −inf on both sides: NaN, mended below
-        np.subtract(x, y, out=delta)
-        error = np.einsum("ij,ij->i", delta, delta)
-    if np.isfinite(error).all():
-        power = np.einsum("ij,ij->i", x, x)
-        found = moments_by(x.ravel(), y.ravel(), float(power.sum()), float(error.sum()))
-        kl, log_x, log_y = _divergence(x, y, delta, max_x, max_y)
-    else:
-        no_x, no_y = np.isinf(x), np.isinf(y)
-        none = no_x | no_y
-        gap = np.where(none, 0.0, delta)
-        error, power = (gap**2).sum(axis=1), (np.where(none, 0.0, x) ** 2).sum(axis=1)
-        found = moments(x[~none], y[~none])
-        kl, log_x, log_y = _divergence(x, y, gap, max_x, max_y)
-        kl[(no_y & ~no_x).any(axis=1)] = np.inf
-        delta[no_x & no_y] = 0.0
-    np.abs(delta, out=delta)
-    token = delta.argmax(axis=1)
+    found = entries(reference, run, max_x, max_y)
     second = np.take_along_axis(reference, top_x[:, 1:2], 1)[:, 0] if top_x.shape[1] > 1 else max_x
     return RowFigures(
-        kl=kl,
-        followed=np.zeros(len(kl), np.bool_) if targets is None else targets >= 0,
-        nll_reference=nll(reference, targets, log_x),
-        nll_run=nll(run, targets, log_y),
+        kl=found.kl,
+        followed=np.zeros(len(reference), np.bool_) if targets is None else targets >= 0,
+        nll_reference=nll(reference, targets, found.log_x),
+        nll_run=nll(run, targets, found.log_y),
         top_reference=top_x[:, 0],
         top_run=top_y[:, 0],
         top5=overlap(top_x, top_y, 5),
         top10=overlap(top_x, top_y, RANKED),
         margin=max_x - second,
-        difference=delta[np.arange(len(delta)), token],
-        token=token,
-        error=error,
-        power=power,
-        moments=found,
+        difference=found.difference,
+        token=found.token,
+        error=found.error,
+        power=found.power,
+        moments=found.moments,
     )
-
-
-_LOCAL = threading.local()
-
-
-def _space(shape: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
-    """Three arrays of a shape whose values are anything, the same for each call of a thread.
-
-    The page faults of fresh arrays take as long as the arithmetic in them.
-    """
-    size = math.prod(shape)
-    space: Floats | None = getattr(_LOCAL, "space", None)
-    if space is None or space.shape[1] < size:
-        _LOCAL.space = space = np.empty((3, size))
-    x, y, delta = (part[:size].reshape(shape) for part in space)
-    return x, y, delta
 
 
 def nll(logits: npt.NDArray[np.float32], targets: Ids | None, log_sum: Floats) -> Floats:
@@ -187,24 +151,3 @@ def row_maxima(logits: npt.NDArray[np.float32], side: str, first: int) -> Floats
             fix="Look at the model that made them: compare prints no number for such a dump.",
         )
     return maxima
-
-
-def _divergence(
-    x: Floats, y: Floats, delta: Floats, max_x: Floats, max_y: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """KL and both log Σ exp per row; x and y are overwritten. `delta` is x − y, finite.
-
-    With w = exp(x − max_x) and v = exp(y − max_y):
-    KL = Σ w·delta / Σ w − (max_x − max_y) − log Σ w + log Σ v.
-    KL is never negative, so what rounding leaves below zero is zero.
-    """
-    x -= max_x[:, None]
-    y -= max_y[:, None]
-    np.exp(x, out=x)
-    np.exp(y, out=y)
-    total_x, total_y = x.sum(axis=1), y.sum(axis=1)
-    x *= delta
-    mean_delta = x.sum(axis=1) / total_x  # sum() adds by pairs: einsum would lose three digits
-    log_x, log_y = np.log(total_x), np.log(total_y)
-    kl: Floats = mean_delta - (max_x - max_y) - log_x + log_y
-    return np.maximum(kl, 0.0), max_x + log_x, max_y + log_y
