@@ -58,4 +58,4 @@ def test_the_wheel_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None
         [command, "demo"], check=False, capture_output=True, encoding="utf-8", cwd=elsewhere
     )
     assert failed.returncode == 3
-    assert "packimport[ort]" in failed.stderr
+    assert "pip install onnxruntime" in failed.stderr
