@@ -23,7 +23,8 @@ The stages, each a module that can be used alone:
     dump.py          a folder ─▶ Dump
     dump_pack.py     all of this for one pack
     form.py          what a dump keeps: dtype, positions, the largest logits (sink.py writes it)
-    statistics.py    two blocks of logits     ─▶ figures per position (entries.py, top.py, moments.py)
+    statistics.py    two blocks of logits     ─▶ figures per position (top.py, moments.py)
+    entries.py       what is summed over all their entries
     truncated.py     the same where a dump keeps the largest logits alone
     figures.py       figures per position     ─▶ Figures of a range, with standard errors
     data_set.py      the dumps of many prompts, as one
