@@ -40,8 +40,8 @@ same top-1: share of positions with the same most likely token.
 
 NEXT = """\
 Your own pack:
-  packimport PACK                what its graph holds, against what it declares
-  packimport patch PACK -o OUT   a copy with the declared table
+  packimport CONTAINER                what its graph holds, against what it declares
+  packimport patch CONTAINER -o OUT   a copy with the declared table
 """
 
 

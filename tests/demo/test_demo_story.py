@@ -87,7 +87,7 @@ def test_the_text_fits_a_terminal_and_says_what_comes_next(
     assert "mended: ok" in text
     assert "transformers 5.24.0" in text
     assert "Proved: " in text
-    assert lines[-1].strip().startswith("packimport patch PACK -o OUT")
+    assert lines[-1].strip().startswith("packimport patch CONTAINER -o OUT")
 
 
 def test_it_says_where_the_packs_are_kept(kept: tuple[Outcome, list[str], Path]) -> None:
