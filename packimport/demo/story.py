@@ -40,7 +40,7 @@ same top-1: share of positions with the same most likely token.
 
 NEXT = """\
 Your own pack:
-  packimport CONTAINER                what its graph holds, against what it declares
+  packimport CONTAINER                what is baked, and what is declared
   packimport patch CONTAINER -o OUT   a copy with the declared table
 """
 
