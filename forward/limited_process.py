@@ -113,29 +113,27 @@ def _bounded(pieces: Iterator[str]) -> Iterator[str]:
 
 def _limit(memory: int) -> None:
     """Bound the memory; let no file be written and no memory be dumped to the disk."""
-    if sys.platform == "win32":
-        return
-    import resource
+    if sys.platform != "win32":
+        import resource
 
-    for kind, most in (
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        # Not every system has each of them.
-        with suppress(OSError, ValueError):
-            resource.setrlimit(kind, (most, most))
+        for kind, most in (
+            (resource.RLIMIT_AS, memory),
+            (resource.RLIMIT_FSIZE, 0),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            # Not every system has each of them.
+            with suppress(OSError, ValueError):
+                resource.setrlimit(kind, (most, most))
 
 
 def _limit_time(seconds: int) -> None:
     """End this process after so much more processor time: the parent may be gone."""
-    if sys.platform == "win32":
-        return
-    import resource
+    if sys.platform != "win32":
+        import resource
 
-    most = int(time.process_time()) + seconds + 1
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+        most = int(time.process_time()) + seconds + 1
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
 
 
 if __name__ == "__main__":

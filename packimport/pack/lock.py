@@ -75,5 +75,7 @@ def take(descriptor: int) -> None:
 
 def _opened(root: Path) -> int:
     if sys.platform == "win32":
-        return os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_TEMPORARY)
-    return os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        path, flags = root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_TEMPORARY
+    else:
+        path, flags = root, os.O_RDONLY | os.O_DIRECTORY
+    return os.open(path, flags)

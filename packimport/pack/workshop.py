@@ -63,8 +63,9 @@ def _new_folder(parent: Path) -> Path:
         # There mkdtemp lets nobody else in, which the output would inherit and keep.
         folder = parent / f"{PREFIX}{secrets.token_hex(8)}"
         folder.mkdir()
-        return folder
-    return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    else:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    return folder
 
 
 def _is_owner(folder: Path, lock: int) -> bool:
