@@ -1,16 +1,14 @@
-"""Report: what a check found, as a frozen record, as JSON and as text."""
+"""Report: what a check found, as a frozen record and as JSON; `report_text` has its text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from packimport.audit.checks import Finding
 from packimport.audit.exporters import exporter_of
-from packimport.audit.judge import JudgedSite, counted
+from packimport.audit.judge import JudgedSite
+from packimport.audit.report_text import findings_lines, sites_lines
 from packimport.errors import PackimportError, printable
-from packimport.graph.site import Site
-from packimport.rope.naming.mistakes import MISTAKES
 from packimport.semantics.model import Semantics
 from packimport.version import __version__
 
@@ -63,7 +61,15 @@ class Report:
 
     def text(self) -> str:
         """The report for a person: short lines, no colour."""
-        return "\n".join(_lines(self))
+        declaration = self.semantics.declaration
+        lines = [f"{printable(self.path)}: {self.verdict}", f"  layout: {self.layout}"]
+        if declaration is not None:
+            lines.append(f"  declared by {printable(declaration.named)}")
+        lines += sites_lines(self.sites, self.semantics)
+        others = [graph for graph in self.graphs if graph not in self.semantics.graphs]
+        if others and self.semantics.graphs:
+            lines += ["", f"  not judged (not the decoder): {printable(', '.join(others))}"]
+        return "\n".join((*lines, *findings_lines(self.findings)))
 
 
 def refusal(error: PackimportError) -> dict[str, object]:
@@ -106,92 +112,3 @@ def _site(judged: JudgedSite, exporter: str | None) -> dict[str, object]:
         "angle_error": {str(position): value for position, value in m.angle_error},
         "first_bad_position": m.first_bad_position,
     }
-
-
-def _lines(report: Report) -> Iterator[str]:
-    yield f"{printable(report.path)}: {report.verdict}"
-    yield f"  layout: {report.layout}"
-    declaration = report.semantics.declaration
-    if declaration is not None:
-        yield f"  declared by {printable(declaration.named)}"
-    for judged in report.sites:
-        yield ""
-        yield from _site_lines(judged, exporter_of(judged, report.semantics))
-    others = [g for g in report.graphs if g not in report.semantics.graphs]
-    if others and report.semantics.graphs:
-        yield ""
-        yield f"  not judged (not the decoder): {printable(', '.join(others))}"
-    for f in report.findings:
-        yield ""
-        yield from _finding_lines(f)
-
-
-def _site_lines(judged: JudgedSite, exporter: str | None) -> Iterator[str]:
-    site, m = judged.site, judged.measurement
-    yield printable(f"  {site.graph}: {site.names}")
-    yield from _fields(
-        ("serves", f"{site.form} in {counted(site.layers)}; {_constants(site)}"),
-        ("in", site.branch),
-        ("for", _length(site)),
-        ("declared", judged.declared or "nothing"),
-        ("baked as", m.baked_as),
-        ("fault", "" if m.mistake is None else MISTAKES[m.mistake].text),
-        ("known of", exporter or ""),
-        ("could be", " or ".join(m.ambiguous)),
-        ("same as", ", ".join(m.equivalents)),
-    )
-    if m.wrong_pairs is None:
-        return
-    ratio = "unknown ratio" if m.max_ratio is None else f"up to {m.max_ratio:.4g}x"
-    wrong = f"{m.wrong_pairs} of {site.pairs}" + (f", {ratio}" if m.wrong_pairs else "")
-    first = m.first_bad_position
-    yield from _fields(
-        ("wrong pairs", wrong),
-        ("max error", f"cos {_number(m.max_abs_cos_error)}, sin {_number(m.max_abs_sin_error)}"),
-        ("angle off", _angles(judged) if m.wrong_pairs else ""),
-        ("", f"first beyond 0.1 rad at position {first}" if first is not None else ""),
-    )
-
-
-def _constants(site: Site) -> str:
-    if site.waves is None:
-        # Its values are of float16's precision, which the dtype of the tensor does not tell.
-        dtype = f"{site.dtype} hi + lo" if site.encoding == "hi-lo" else site.dtype
-        return f"{dtype}, {site.rows} rows x {site.pairs} pairs"
-    factor = site.waves.cos_factor
-    return f"{site.dtype}, {site.pairs} frequencies" + (f" x {factor:.7g}" if factor != 1 else "")
-
-
-def _length(site: Site) -> str:
-    if site.length is None:
-        return ""
-    return f"calls {'above' if site.length.long else 'up to'} {site.length.limit} tokens"
-
-
-def _number(error: float | None) -> str:
-    return "not a number" if error is None else f"{error:.2g}"
-
-
-def _angles(judged: JudgedSite) -> str:
-    known = [
-        f"{'unknown' if value is None else f'{value:.4g}'} at {position}"
-        for position, value in judged.measurement.angle_error
-    ]
-    return "rad: " + ", ".join(known)
-
-
-def _fields(*fields: tuple[str, str]) -> Iterator[str]:
-    for name, value in fields:
-        if value:
-            yield f"    {name:<12}{printable(value)}"
-
-
-def _finding_lines(f: Finding) -> Iterator[str]:
-    yield printable(f"  {f.severity} {f.code}: {f.message}")
-    place = ", ".join(x for x in (f.graph, f.where, f.pointer) if x)
-    yield from _fields(
-        ("where", place),
-        ("expected", f.expected or ""),
-        ("found", f.found or ""),
-        ("do", f.fix or ""),
-    )

@@ -86,7 +86,7 @@ def _without_positions(judged: JudgedSite, semantics: Semantics) -> Iterator[Fin
 def _taken_from_file(judged: JudgedSite) -> Finding:
     return finding(
         "RPE031",
-        f"{judged.site.names} is taken to be what the device gets: not run on hardware",
+        "the table is taken to be what the device gets: not run on hardware",
         **place_of(judged),
         fix="other bytes here should need no recompile: real packs name this table as an input"
         " that no other file holds. Prove a patched pack on the device with long prompts",
