@@ -56,17 +56,19 @@ def dump(
     pack: Pack, folder: Path, given: Given, *, decode: int, chunk: int | None, form: Form
 ) -> int:
     """Dump the logits of one text."""
-    shape = dump_pack(
-        pack.container,
-        pack.decoder,
-        folder,
-        given.read(pack.tokenizer),
-        decode=decode,
-        chunk=chunk,
-        settings=pack.settings,
-        form=form,
-        watch=progress,
-    )
+    tokens = given.read(pack.tokenizer)
+    with progress() as watch:
+        shape = dump_pack(
+            pack.container,
+            pack.decoder,
+            folder,
+            tokens,
+            decode=decode,
+            chunk=chunk,
+            settings=pack.settings,
+            form=form,
+            watch=watch,
+        )
     click.echo(f"{folder}: logits of {shape[0]} positions x {shape[1]}, {form.dtype}")
     return 0
 

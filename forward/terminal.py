@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
 
 from forward.dump import Tokens
+from forward.dump_pack import Watch
 from forward.form import Form
 from forward.steps import Block, Step
 
@@ -36,16 +38,25 @@ def safe(text: str) -> str:
     )
 
 
-def progress(steps: Sequence[Step], blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks; on a terminal a bar on standard error shows how many tokens are done."""
-    if not sys.stderr.isatty() or len(steps) == 1:
-        yield from blocks
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+@contextmanager
+def progress() -> Iterator[Watch]:
+    """Yields what hands blocks on and shows, on a terminal, how many of the tokens are done.
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("tokens", total=steps[-1].stop)
-        for block in blocks:
-            yield block
-            bar.update(task, completed=block.step.stop)
+    The bar goes with the context, whatever ends it, so that no error is printed beside it.
+    """
+    with ExitStack() as stack:
+
+        def watch(steps: Sequence[Step], blocks: Iterable[Block]) -> Iterator[Block]:
+            if not sys.stderr.isatty() or len(steps) == 1:
+                yield from blocks
+                return
+            from rich.console import Console
+            from rich.progress import Progress
+
+            bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+            task = bar.add_task("tokens", total=steps[-1].stop)
+            for block in blocks:
+                yield block
+                bar.update(task, completed=block.step.stop)
+
+        yield watch

@@ -150,13 +150,39 @@ def test_a_bar_is_drawn_on_a_terminal_alone(
 ) -> None:
     steps = plan(6, 2, 2)
     blocks = [Block(step, np.zeros((step.stop - step.start, 3))) for step in steps]
-    assert list(progress(steps, blocks)) == blocks
+    with progress() as watch:
+        assert list(watch(steps, blocks)) == blocks
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert list(progress(steps, blocks)) == blocks
+    with progress() as watch:
+        assert list(watch(steps, blocks)) == blocks
     out, err = capsys.readouterr()
     assert out == ""
     assert "tokens" in err
+
+
+def test_a_bar_is_gone_before_an_error_is_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    steps = plan(6, 2, 2)
+    held = []
+
+    def fails_to_write() -> None:
+        with progress() as watch:
+            # As an error's traceback does, something goes on holding the blocks.
+            held.append(watch(steps, (Block(step, np.zeros((1, 3))) for step in steps)))
+            next(held[0])
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fails_to_write()
+    err = capsys.readouterr().err
+    show_cursor, erase_line = "\x1b[?25h", "\x1b[2K"
+    assert "tokens" in err
+    assert show_cursor in err
+    assert err.endswith(erase_line)
 
 
 @pytest.mark.parametrize(
