@@ -65,7 +65,7 @@ def form_options(function: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-@click.command(name="compare")
+@click.command(name="compare", short_help="Compare the logits of dumps of the same tokens.")
 @click.argument("dumps", type=FOLDER, nargs=-1, metavar="REFERENCE RUN | REFERENCE BEFORE AFTER")
 @click.option(
     "--nll",
@@ -257,7 +257,9 @@ def import_command(
     return 0
 
 
-@click.command(name="export")
+@click.command(
+    name="export", short_help="Write dumps as the file of llama.cpp's --kl-divergence-base."
+)
 @click.argument("dumps", type=FOLDER, nargs=-1, required=True)
 @click.option("-o", "--output", type=FILE, metavar="FILE", required=True, help="A new file.")
 def export_command(*, dumps: tuple[Path, ...], output: Path) -> int:

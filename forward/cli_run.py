@@ -10,6 +10,7 @@ import click
 from forward.cli_compare import form_options
 from packimport.errors import PackimportError, UsageError
 from packimport.parameters import FILE, FOLDER, declaration_options
+from packimport.shell import SectionedCommand
 from packimport.wrapping import wrapped
 
 if TYPE_CHECKING:
@@ -46,18 +47,35 @@ def prompts_option(function: _Function) -> _Function:
         "--prompts",
         type=FOLDER,
         help="Dump each line of a JSONL file, with prompt, tokens or messages, as DIR/00000 and"
-        " so on; or the tokens of each dump in a folder.",
+        " so on; or the tokens of each dump in a folder. For --dump-logits.",
     )(function)
 
 
-@click.command(name="run", hidden=True)
+_SECTIONS = {
+    "What to do with the pack, one of": ("--dump-logits", "--generate", "--self-check", "--probe"),
+    "What it is fed, one of; --probe takes none": (
+        "--tokens",
+        "--prompt",
+        "--prompt-file",
+        "--messages",
+        "--prompts",
+    ),
+    "How it is run, but for --probe": ("--chunk", "--threads", "--ep", "--allow-custom-ops"),
+    "Of --dump-logits": ("--decode", "--batch", "--dtype", "--positions", "--top-k"),
+    "Of --generate": ("--beside", "--expect"),
+    "Of --probe": ("--config", "--model", "--format"),
+}
+
+
+@click.command(name="run", hidden=True, cls=SectionedCommand, sections=_SECTIONS)
 @click.argument("container", type=FOLDER)
 @click.option("--dump-logits", type=FOLDER, metavar="DIR", help="Write the logits to a new folder.")
 @click.option("--generate", type=COUNT, metavar="N", help="Print up to N greedy tokens as text.")
 @click.option(
     "--self-check",
     is_flag=True,
-    help="Feed the same tokens in every way; exit 1 if their logits differ.",
+    help="Feed the same tokens, 96 of its own or yours, in every way; exit 1 if their logits"
+    " differ.",
 )
 @click.option(
     "--probe",
@@ -72,7 +90,7 @@ def prompts_option(function: _Function) -> _Function:
     type=click.Choice(("text", "json")),
     default="text",
     show_default=True,
-    help="Of --probe.",
+    help="Of the report.",
 )
 @tokens_options
 @prompts_option
@@ -92,8 +110,9 @@ def prompts_option(function: _Function) -> _Function:
     "--chunk",
     type=COUNT,
     metavar="N",
-    help="Feed the others by N, which bounds the memory; default: 256, or all at once where the"
-    " graph needs it. A graph that picks its table by length (longrope) sees the length so far.",
+    help="Feed N tokens at a time, which bounds the memory; default: 256, or all at once where"
+    " the graph needs it. A graph that picks its table by length (longrope) sees the length so"
+    " far.",
 )
 @click.option("--threads", type=COUNT, metavar="N", help="Threads of onnxruntime.")
 @click.option(
@@ -153,6 +172,8 @@ def run_command(
     ):
         if given and there is None:
             raise UsageError(f"{option} belongs to {owner}")
+    if self_check and chunk is not None:
+        raise UsageError("--chunk belongs to --dump-logits or --generate")
     if batch is not None and (decode or chunk):
         raise UsageError("--batch feeds its prompts whole", allowed="no --decode and no --chunk")
     named = (tokens, prompt, prompt_file, messages)
@@ -211,7 +232,7 @@ def _probe(container: Path, config: Path | None, model: str | None, output: str)
     return found.exit_code
 
 
-@click.command(name="reference")
+@click.command(name="reference", short_help="Dump the logits of a transformers model, offline.")
 @click.argument("model_dir", type=FOLDER)
 @click.option(
     "--dump-logits",

@@ -74,7 +74,9 @@ def check_command(
     return report.exit_code
 
 
-@group.command(name="patch")
+@group.command(
+    name="patch", short_help="Write the pack with the declared tables: a copy, or in place."
+)
 @click.argument("container", type=FOLDER)
 @click.option("-o", "--out", type=FOLDER, metavar="OUT", help="A new folder.")
 @click.option("--bytes-only", is_flag=True, help="Rewrite tables in place; change no graph.")
@@ -145,7 +147,7 @@ def undo_command(*, container: Path, quiet: bool) -> int:
     return 0
 
 
-@group.command(name="verify")
+@group.command(name="verify", short_help="Hold the files against packimport.json.")
 @click.argument("container", type=FOLDER)
 @output_options
 def verify_command(*, container: Path, form: str, quiet: bool) -> int:
@@ -200,7 +202,7 @@ def show_command(
     return 0
 
 
-@group.command(name="table")
+@group.command(name="table", short_help="Write the frequencies and tables that a config declares.")
 @click.argument("source", metavar="CONFIG", required=False, type=FOLDER)
 @click.option("--model", metavar="ID", help="A known model in place of CONFIG.")
 @click.option("--rows", type=click.IntRange(min=1), default=4096, show_default=True)

@@ -1,4 +1,4 @@
-"""Shell: what both commands share: a group with a default command, and the way out.
+"""Shell: what both commands share: a group with a default command, help, and the way out.
 
 `run` is the one place that turns outcomes into exit codes:
 
@@ -17,7 +17,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
 import click
@@ -58,6 +58,35 @@ class DefaultGroup(click.Group):
         default = self.commands[self.default]
         default.format_options(click.Context(default, ctx, self.default), formatter)
         self.format_commands(ctx, formatter)
+
+
+class SectionedCommand(click.Command):
+    """A command whose help shows its options under headings.
+
+    sections: the names of the options that stand under each heading, in that order. Those
+    that none names, such as --help, stand under "Options" at the end.
+    """
+
+    def __init__(self, *, sections: Mapping[str, Sequence[str]], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options by section, in columns of one width."""
+        records = {
+            name: record
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option)
+            and (record := parameter.get_help_record(ctx)) is not None
+            for name in parameter.opts[-1:]
+        }
+        width = max(len(left) for left, _ in records.values())
+        named = {name for names in self.sections.values() for name in names}
+        others = [name for name in records if name not in named]
+        for heading, names in {**self.sections, "Options": others}.items():
+            with formatter.section(heading):
+                rows = [(left.ljust(width), text) for left, text in map(records.__getitem__, names)]
+                formatter.write_dl(rows)
 
 
 def run(command: click.Command, name: str, args: Sequence[str] | None = None) -> NoReturn:

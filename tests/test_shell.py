@@ -14,7 +14,7 @@ import click
 import pytest
 
 from packimport.errors import ContainerError, PackimportError, UsageError
-from packimport.shell import DefaultGroup, run
+from packimport.shell import DefaultGroup, SectionedCommand, run
 
 ROOT = Path(__file__).parent.parent
 
@@ -97,7 +97,7 @@ def test_click_itself_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_that_leaves() -> None:
     script = """
 import click
-from packimport.shell import run
+from packimport.shell import SectionedCommand, run
 @click.command()
 def command():
     for _ in range(100000):
@@ -194,3 +194,29 @@ def test_wrong_usage_of_the_default_command(
         run(group(), "tool", args)
     assert caught.value.code == 2
     assert capsys.readouterr().err.endswith("Try 'tool --help'.\n")
+
+
+def test_options_stand_under_their_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    sections = {"First": ("--deep", "--to"), "Second": ("--by",)}
+
+    @click.command(cls=SectionedCommand, sections=sections)
+    @click.argument("path")
+    @click.option("--by", metavar="NAME", help="By whom.")
+    @click.option("-t", "--to", help="Where to.")
+    @click.option("--deep", is_flag=True, help="Go deep.")
+    def command(path: str, **_: object) -> None: ...
+
+    with pytest.raises(SystemExit):
+        run(command, "tool", ["--help"])
+    out = capsys.readouterr().out
+    assert out.split("\n\n", 1)[1] == (
+        "First:\n"
+        "  --deep         Go deep.\n"
+        "  -t, --to TEXT  Where to.\n"
+        "\n"
+        "Second:\n"
+        "  --by NAME      By whom.\n"
+        "\n"
+        "Options:\n"
+        "  --help         Show this message and exit.\n"
+    )

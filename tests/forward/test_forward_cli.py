@@ -15,6 +15,7 @@ import tokenizers
 from counting import VOCAB, counting_pack, expected
 
 from forward import cli
+from forward.cli_run import run_command
 from forward.comparison import SCHEMA
 from forward.dump import read_dump
 from forward.steps import Block, plan
@@ -141,6 +142,29 @@ def test_generate_without_a_tokenizer_prints_ids(serve: Ended, pack: Path, tmp_p
     assert (code, out.split()) == (0, [str(token)])
 
 
+def test_help_names_each_option_of_a_run_under_one_heading(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+    assert caught.value.code == 0
+    options, commands = (
+        capsys.readouterr().out.split("\nWhat to do with", 1)[1].split("\nCommands:")
+    )
+    shown = [line.split()[0] for line in options.splitlines() if line.startswith("  -")]
+    known = {parameter.opts[-1] for parameter in run_command.params if parameter.opts[0][0] == "-"}
+    assert sorted(shown) == sorted({*known, "-h,"})
+    # What belongs to one of the four stands under its name.
+    probe = options.split("\nOf --probe:\n")[1].split("\n\n")[0]
+    assert [line.split()[0] for line in probe.splitlines() if line.startswith("  -")] == [
+        "--config",
+        "--model",
+        "--format",
+    ]
+    # A line of help is not cut off.
+    assert "..." not in commands
+
+
 def test_text_for_a_terminal() -> None:
     assert safe("a\tb\n\x1b[31m\r\x9b é 👩‍🔬") == "a\tb\n\\x1b[31m\\x0d\\x9b é 👩‍🔬"
 
@@ -197,6 +221,7 @@ def test_a_bar_is_gone_before_an_error_is_printed(
         (["PACK", "--dump-logits", "d"], "--tokens FILE, --prompt TEXT or --prompt-file F"),
         (["PACK", "--dump-logits", "d", "--prompt", "x", "--tokens", "y"], "say what to run, once"),
         (["PACK", "--generate", "3", "--prompt", "x", "--decode", "1"], "--decode belongs to"),
+        (["PACK", "--self-check", "--chunk", "5"], "--chunk belongs to --dump-logits or"),
         (["PACK", "--generate", "0", "--prompt", "x"], "--generate"),
         (["compare", "a", "b", "--min-top1", "99.9"], "--min-top1"),
         (["compare", "a", "b", "--max-kl", "nan"], "--max-kl"),
