@@ -187,6 +187,7 @@ def run_command(
     if prompts is not None and any(value is not None for value in named):
         raise UsageError("--prompts names all that is run")
     from forward import tasks
+    from forward.advice import advised
     from forward.form import ALL
     from forward.prompt import Given
     from forward.session import Settings, find_provider
@@ -198,19 +199,21 @@ def run_command(
         provider=None if ep is None else find_provider(ep),
         custom_ops=allow_custom_ops,
     )
-    pack = tasks.open_pack(container, settings)
-    if self_check:
-        free = all(value is None for value in named)
-        return tasks.check(pack, None if free else Given(*named))
-    if prompts is not None and dump_logits is not None:
-        return tasks.dump_all(
-            pack, dump_logits, prompts, decode=decode, chunk=chunk, batch=batch, form=form
-        )
-    if dump_logits is not None:
-        return tasks.dump(pack, dump_logits, Given(*named), decode=decode, chunk=chunk, form=form)
-    assert generate is not None
-    other = None if beside is None else tasks.open_pack(beside, settings)
-    return tasks.write(pack, generate, Given(*named), chunk=chunk, other=other, expect=expect)
+    with advised(container):
+        pack = tasks.open_pack(container, settings)
+        if self_check:
+            free = all(value is None for value in named)
+            return tasks.check(pack, None if free else Given(*named))
+        if prompts is not None and dump_logits is not None:
+            return tasks.dump_all(
+                pack, dump_logits, prompts, decode=decode, chunk=chunk, batch=batch, form=form
+            )
+        text = Given(*named)
+        if dump_logits is not None:
+            return tasks.dump(pack, dump_logits, text, decode=decode, chunk=chunk, form=form)
+        assert generate is not None
+        other = None if beside is None else tasks.open_pack(beside, settings)
+        return tasks.write(pack, generate, text, chunk=chunk, other=other, expect=expect)
 
 
 def _probe(container: Path, config: Path | None, model: str | None, output: str) -> int:

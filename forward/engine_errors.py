@@ -23,7 +23,10 @@ _OPERATORS = (
     re.compile(r"Could not find an implementation for (\S+)\(\d+\) node"),
 )
 _ATTRIBUTE = re.compile(r"Unrecognized attribute: (\S+) for operator (\S+)")
-_INVALID = re.compile(r"^(?:Load model from .*? failed:)?This is an invalid model\..* Error (?=\S)")
+_INVALID = re.compile(
+    r"^(?:Load model from .*? failed:)?"
+    r"(?:This is an invalid model\..* Error|Invalid model\.) (?=\S)"
+)
 _FAILED = re.compile(r"while running (\S+) node\. Name:'([^']*)' Status Message: (.*)", re.DOTALL)
 _SOURCE = re.compile(r"^\S+\.(?:cc|h):\d+ (?:.* was false\. (?=\S))?")
 
@@ -73,5 +76,5 @@ def _short(text: str) -> str:
     """onnxruntime's message without its code, kind and place in its source, on one line."""
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
-    text = _INVALID.sub("", _SOURCE.sub("", " ".join(text.split())))
+    text = _INVALID.sub("", _SOURCE.sub("", " ".join(text.split()))).rstrip(".")
     return text if len(text) <= 300 else text[:299] + "…"

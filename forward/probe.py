@@ -63,6 +63,7 @@ def probe(path: Path, config: Path | None = None, model: str | None = None) -> P
             engine=version(),
             sites=sites,
             gaps=(*gaps, *_not_settled(findings, (*sites, *gaps))),
+            cures={f.code: f.fix for f in findings if f.severity == "error" and f.fix},
         )
 
 

@@ -141,7 +141,8 @@ class Probe:
     """A whole probe. `to_dict()` obeys schemas/probe.schema.json.
 
     path, format: of the container. declaration: what declares the schedule.
-    engine:       onnxruntime's version.
+    engine:       onnxruntime's version. cures: by the code of a check that is an error, what
+                  it says is to be done; for the text alone, as `packimport` has it in its JSON.
     """
 
     path: str
@@ -150,6 +151,7 @@ class Probe:
     engine: str
     sites: tuple[Probed, ...]
     gaps: tuple[Gap, ...]
+    cures: Mapping[str, str]
 
     @property
     def parts(self) -> tuple[Probed | Gap, ...]:
@@ -194,6 +196,10 @@ class Probe:
         for part in self.parts:
             yield ""
             yield from part.lines()
+        if self.cures:
+            yield ""
+            yield "  what to do, by the checks of packimport:"
+            yield from _fields(**self.cures)
 
 
 def refusal(error: PackimportError) -> Mapping[str, object]:

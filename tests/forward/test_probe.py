@@ -27,7 +27,7 @@ from forward.probe import _probed, probe
 from forward.probe_case import Case
 from forward.probe_model import tiny_model
 from forward.probe_report import SCHEMA, Probe, Probed
-from packimport.audit.audit import find
+from packimport.audit.audit import check, find
 from packimport.errors import ContainerError
 from packimport.pack.archive import opened
 from packimport.pack.documents import validate
@@ -654,6 +654,12 @@ def test_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == f"{pack}: wrong"
     assert "    rotates   GroupQueryAttention in layers 0-1; float32" in lines
     assert "    verdict   wrong, from position 1 on" in lines
+    # What the check says is to be done stands at the end, once.
+    (found,) = check(pack).findings
+    assert lines[-2:] == [
+        "  what to do, by the checks of packimport:",
+        f"    {found.code:<10}{found.fix}",
+    ]
 
     code, out, err = ended(capsys, pack, "--probe", "--format", "json")
     assert (code, err) == (1, "")
@@ -675,6 +681,11 @@ def test_reports_with_gaps_obey_the_schema() -> None:
     assert found.gaps
     validate(found.to_dict(), SCHEMA, "out")
     assert "not probed" in found.text()
+    assert "RPE016    packimport patch CONTAINER -o OUT takes the nodes" in found.text()
+
+
+def test_a_right_pack_needs_nothing_done(tmp_path: Path) -> None:
+    assert "what to do" not in probe(PACKS / "oga-0.18.0-qwen3").text()
 
 
 def test_a_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
