@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,35 @@ def run(command: list[str], allowed: tuple[int, ...] = (0,)) -> Figures:
         usage.ru_maxrss / 1024,
         usage.ru_oublock * 512 / 2**20,
     )
+
+
+def peak_of_all(command: list[str]) -> float:
+    """The largest sum of the memory of a command and its children, in MB, looked at each 5 ms.
+
+    Pages that they share count for each of them. Needs /proc.
+    """
+    most = 0
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=_ENVIRONMENT) as child:
+        while child.poll() is None:
+            most = max(most, sum(_resident(pid) for pid in (child.pid, *_children(child.pid))))
+            time.sleep(0.005)
+    if child.returncode:
+        raise SystemExit(f"exit {child.returncode}: {' '.join(command)}")
+    return most * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):  # it has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return 0
 
 
 def make_pack(folder: Path, shape: str, kind: str) -> tuple[int, ...]:

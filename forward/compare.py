@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from forward.comparison import Comparison
 from forward.data_set import DataSet, data_set, pairs
-from forward.dump import Dump, Tokens, rows_at
+from forward.dump import Dump, Tokens
 from forward.figures import Figures, figures
 from forward.prompt import check_tokens
 from forward.scores import BLOCK, blocks
-from forward.statistics import RowFigures, joined, row_figures
+from forward.statistics import RowFigures, joined
+from forward.stretch import stretches
 from forward.truncated import truncated_figures
+from forward.workers import Part, shared_out
 from forward.worst import worst
 from packimport.errors import DumpError
 
 # Positions on each side of an edge of a table.
 _NEAR = 16
-_LARGER = 31 << 20
 
 
 def compare(
@@ -45,14 +45,9 @@ def compare(
     for pair in both:
         check_same(*pair)
     places = [shared_positions(*pair) for pair in both]
-    # glibc maps arrays of a block's size anew each time, and the pages with them, until a
-    # larger one was freed: a quarter of the whole time. Its memory is never touched.
-    np.empty(_LARGER, np.uint8)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        rows = joined(
-            [row for pair, at in zip(both, places, strict=True) for row in _rows(*pair, at, pool)]
-        )
+    parts = [part for pair, at in zip(both, places, strict=True) for part in _parts(*pair, at)]
     at = np.concatenate(places)
+    rows = joined(list(shared_out(parts, at.size * other.dumps[0].vocab)))
     listed = worst(rows, places, other.dumps, max(1, worst_count))
     stop = int(at.max()) + 1
     exact = all(dump.tops is None for pair in both for dump in pair)
@@ -78,19 +73,29 @@ def compare(
     )
 
 
-def _rows(reference: Dump, run: Dump, at: Tokens, pool: ThreadPoolExecutor) -> Iterator[RowFigures]:
-    """The figures of the positions of one pair, block by block."""
-    exact = reference.tops is None and run.tops is None
+@dataclass(frozen=True, slots=True, eq=False)
+class _Truncated:
+    """Positions of a pair of dumps of which one at least keeps the largest logits alone."""
 
-    def block(positions: Tokens) -> RowFigures:
-        first, following = int(positions[0]), run.following(positions)
-        if exact:
-            x, y = rows_at(reference, positions), rows_at(run, positions)
-            found = row_figures(x, y, first, following)
-            return found if reference.normal == run.normal else found.apart()
-        return truncated_figures(reference, run, positions, following)
+    reference: Dump
+    run: Dump
+    positions: Tokens
 
-    return pool.map(block, blocks(at, max(1, BLOCK // run.vocab)))
+    def figures(self) -> RowFigures:
+        following = self.run.following(self.positions)
+        return truncated_figures(self.reference, self.run, self.positions, following)
+
+    def request(self) -> None:
+        """Its ids and tails lie in memory."""
+
+
+def _parts(reference: Dump, run: Dump, at: Tokens) -> Iterator[Part]:
+    """The positions of one pair."""
+    if reference.tops is None and run.tops is None:
+        yield from stretches(reference, run, at)
+        return
+    for positions in blocks(at, max(1, BLOCK // run.vocab)):
+        yield _Truncated(reference, run, positions)
 
 
 def check_same(reference: Dump, run: Dump) -> None:

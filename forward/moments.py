@@ -61,21 +61,12 @@ def moments(x: Floats, y: Floats) -> Moments:
     count = x.size
     if not count:
         return Moments()
-    mean_x, mean_y = float(x.mean()), float(y.mean())
-    return Moments(
-        count=count,
-        mean_x=mean_x,
-        mean_y=mean_y,
-        xx=_dot(x, x) - count * mean_x * mean_x,
-        yy=_dot(y, y) - count * mean_y * mean_y,
-        xy=_dot(x, y) - count * mean_x * mean_y,
-    )
+    sums = float(x.sum()), float(y.sum()), _dot(x, x), _dot(y, y)
+    return moments_of_sums(count, *sums, xy=_dot(x, y))
 
 
-def moments_of_sums(
-    count: int, x: float, y: float, xx: float, yy: float, *, error: float
-) -> Moments:
-    """The same of `count` pairs by Σ x, Σ y, Σ x², Σ y² and Σ (x − y)², of which Σ x·y follows."""
+def moments_of_sums(count: int, x: float, y: float, xx: float, yy: float, *, xy: float) -> Moments:
+    """The same of `count` pairs by Σ x, Σ y, Σ x², Σ y² and Σ x·y."""
     mean_x, mean_y = x / count, y / count
     return Moments(
         count=count,
@@ -83,7 +74,7 @@ def moments_of_sums(
         mean_y=mean_y,
         xx=xx - count * mean_x * mean_x,
         yy=yy - count * mean_y * mean_y,
-        xy=(xx + yy - error) / 2 - count * mean_x * mean_y,
+        xy=xy - count * mean_x * mean_y,
     )
 
 

@@ -60,7 +60,7 @@ class RowFigures:
         """The rows of a mask, bool [rows]; the moments stay those of all."""
         return RowFigures(
             moments=self.moments,
-            **{name: getattr(self, name)[chosen] for name in _ARRAYS},
+            **{name: getattr(self, name)[chosen] for name in ARRAYS},
         )
 
     def apart(self) -> RowFigures:
@@ -76,14 +76,15 @@ class RowFigures:
         )
 
 
-_ARRAYS = tuple(field.name for field in fields(RowFigures) if field.name != "moments")
+# Its fields that are arrays.
+ARRAYS = tuple(field.name for field in fields(RowFigures) if field.name != "moments")
 
 
 def joined(blocks: list[RowFigures]) -> RowFigures:
     """The figures of blocks that follow each other."""
     return RowFigures(
         moments=sum((block.moments for block in blocks), Moments()),
-        **{name: np.concatenate([getattr(b, name) for b in blocks]) for name in _ARRAYS},
+        **{name: np.concatenate([getattr(b, name) for b in blocks]) for name in ARRAYS},
     )
 
 

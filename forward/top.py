@@ -8,7 +8,7 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int64]
 
 # Entries of a group, whose maximum is taken before any are sorted.
-_DEALT = 128
+_DEALT = 64
 
 
 def top(logits: npt.NDArray[np.float32], count: int) -> Ids:
@@ -35,6 +35,8 @@ def top(logits: npt.NDArray[np.float32], count: int) -> Ids:
         chosen = np.flatnonzero(maxima[row] >= least[row])
         # Ascending: a stable sort then puts the lowest id first among equals.
         ids = np.concatenate([(steps + chosen).ravel(), rest])
+        values = logits[row, ids]
+        ids = ids[values >= np.partition(values, -count)[-count]]
         best[row] = ids[np.argsort(-logits[row, ids], kind="stable")[:count]]
     return best
 

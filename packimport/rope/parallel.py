@@ -33,7 +33,7 @@ def map_rows(
     there are threads: results may be large.
     """
     blocks = [(first, min(first + size, stop)) for first in range(start, stop, size)]
-    threads = min(_cores(), len(blocks))
+    threads = min(cores(), len(blocks))
     if threads < 2:
         yield from (work(first, last) for first, last in blocks)
         return
@@ -50,7 +50,7 @@ def map_rows(
             yield ahead.popleft().result()
 
 
-def _cores() -> int:
+def cores() -> int:
     """The cores that this process may use; Windows has no affinity to ask for."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from forward import compare as compare_module
+from forward import stretch as stretch_module
 from forward.compare import compare
 from forward.comparison import SCHEMA, refusal
 from forward.dump import Dump
@@ -99,10 +99,14 @@ def test_phases_where_the_run_has_both() -> None:
         assert compare(*pair(count=100, prefill=count)).phases == ()
 
 
-def test_the_size_of_a_block_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("block", "stretch"), [(40 * 7, 40 * 300), (40 * 7, 40 * 21), (1, 1)])
+def test_the_size_of_a_block_does_not_matter(
+    block: int, stretch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reference, run = pair(count=300, prefill=200)
     whole = compare(reference, run)
-    monkeypatch.setattr(compare_module, "BLOCK", 40 * 7)
+    monkeypatch.setattr(stretch_module, "_BLOCK", block)
+    monkeypatch.setattr(stretch_module, "_ENTRIES", stretch)
     parts = compare(reference, run)
     assert parts.overall == whole.overall
     assert parts.buckets == whole.buckets

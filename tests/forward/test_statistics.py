@@ -54,6 +54,34 @@ def test_definitions(seed: int, count: int, vocab: int, scale: float) -> None:
     assert np.array_equal(figures.token, gap.argmax(1))
 
 
+@pytest.mark.parametrize("level", [0, -499, 499, 501, -3000, 30000])
+@pytest.mark.parametrize(
+    ("count", "vocab"), [(1, 20_001), (9, 8192), (9, 8193), (70, 900), (3000, 2), (2, 70_000)]
+)
+def test_definitions_whatever_the_shape_and_the_level(count: int, vocab: int, level: int) -> None:
+    """Rows and columns are looked at in tiles, and shifted where exp would leave float64."""
+    rng = np.random.default_rng(vocab)
+    x = rng.normal(level, 3, (count, vocab)).astype(np.float32)
+    x[0] += np.float32(300)
+    y = x + rng.normal(0, 0.3, x.shape).astype(np.float32)
+    y[-1, vocab // 2] = y[-1, -1] = x[-1, 0] - 50  # the first of equals, in whatever tile
+    x[-1, vocab // 2] = x[-1, -1] = x[-1, 0] + 50
+    figures = row_figures(x, y, targets=np.zeros(count, np.int64))
+    assert np.allclose(figures.kl, divergence(x, y), rtol=1e-12, atol=1e-13)
+    wide = x.astype(np.longdouble), y.astype(np.longdouble)
+    gap = wide[0] - wide[1]
+    assert np.array_equal(figures.difference, np.abs(gap).max(1))
+    assert np.array_equal(figures.token, np.abs(gap).argmax(1))
+    assert np.allclose(figures.error, (gap**2).sum(1).astype(float), rtol=1e-13)
+    assert np.allclose(figures.power, (wide[0] ** 2).sum(1).astype(float), rtol=1e-13)
+    for found, logits in zip((figures.nll_reference, figures.nll_run), wide, strict=True):
+        expected = -np.log(softmax(logits)[:, 0].astype(np.longdouble))
+        assert np.allclose(found, expected.astype(float), rtol=1e-12, atol=1e-11)
+    both = [side.ravel() - side.mean() for side in wide]
+    r = (both[0] * both[1]).sum() / np.sqrt((both[0] ** 2).sum() * (both[1] ** 2).sum())
+    assert figures.moments.correlation == pytest.approx(float(r), abs=1e-7)
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("vocab", [17, 49152, 128256])
 def test_kl_is_torchs(vocab: int) -> None:

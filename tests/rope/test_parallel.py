@@ -10,7 +10,7 @@ from packimport.rope.parallel import NARROW, WIDE, block_rows, map_rows
 
 @pytest.fixture(params=[1, 2, 5])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(parallel, "_cores", lambda: request.param)
+    monkeypatch.setattr(parallel, "cores", lambda: request.param)
     return request.param
 
 
