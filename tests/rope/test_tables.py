@@ -106,7 +106,7 @@ def test_seq_len_chooses_the_list_and_the_base() -> None:
 
 def test_one_core_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     threaded = table(SAMPLES["llama3"], 20000)
-    monkeypatch.setattr(parallel, "_cores", lambda: 1)
+    monkeypatch.setattr(parallel, "cores", lambda: 1)
     assert same(threaded, table(SAMPLES["llama3"], 20000))
 
 
