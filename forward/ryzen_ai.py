@@ -103,12 +103,8 @@ def find_library(ort: ModuleType) -> Path | None:
     return next((path for path in _places(ort) if path.is_file()), None)
 
 
-def join(ort: ModuleType, options: Any, wanted: RyzenAI, root: Path) -> None:
-    """Add the runtime to the options of a session.
-
-    root: the folder of the pack, from which the runtime takes the files of its options.
-    Raises DependencyError without the runtime, GraphError without an NPU.
-    """
+def library_for(ort: ModuleType, wanted: RyzenAI) -> Path:
+    """The library of the runtime. Raises DependencyError without it."""
     library = find_library(ort)
     if library is None or not hasattr(ort, "get_ep_devices"):
         lacks = LIBRARY if library is None else "plug-in providers, which came with 1.23"
@@ -118,6 +114,16 @@ def join(ort: ModuleType, options: Any, wanted: RyzenAI, root: Path) -> None:
             found=f"onnxruntime {ort.__version__} without {lacks}",
             fix=ELSEWHERE,
         )
+    return library
+
+
+def join(ort: ModuleType, options: Any, wanted: RyzenAI, root: Path) -> None:
+    """Add the runtime to the options of a session.
+
+    root: the folder of the pack, from which the runtime takes the files of its options.
+    Raises DependencyError without the runtime, GraphError without an NPU.
+    """
+    library = library_for(ort, wanted)
     if not _devices(ort, None):
         add_folder = getattr(os, "add_dll_directory", None)  # Windows alone has it
         if add_folder is not None:

@@ -222,6 +222,11 @@ def version() -> str:
     return str(_onnxruntime().__version__)
 
 
+def require_runtime(runtime: RyzenAI) -> None:
+    """Raises DependencyError without onnxruntime, or without the runtime of Ryzen AI."""
+    ryzen_ai.library_for(_onnxruntime(), runtime)
+
+
 def open_model(model: bytes, place: str) -> Session:
     """A model in memory, on the CPU. Raises as `open_session` does."""
     ort = _onnxruntime()

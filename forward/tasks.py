@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from forward import ryzen_ai
 from forward.dump import Tokens
 from forward.dump_pack import dump_pack, dump_prompts
 from forward.form import Form
@@ -17,7 +18,7 @@ from forward.limits import check_length
 from forward.prompt import Given, read_prompts, read_tokens
 from forward.runner import Runner, open_runner
 from forward.self_check import LENGTH, sample_tokens, self_check
-from forward.session import Settings
+from forward.session import Settings, require_runtime
 from forward.terminal import dumps_line, print_pieces, progress, safe
 from forward.tokenizer import TOKENIZER, Tokenizer
 from packimport.errors import UsageError
@@ -42,14 +43,15 @@ class Pack:
 
 
 def open_pack(path: Path, settings: Settings) -> Pack:
-    """The pack at `path`; its graph is not loaded yet."""
+    """The pack at `path`; its graph is not loaded yet.
+
+    A runtime that is missing is said now: before a text is asked for what it needs.
+    """
     container = open_container(path)
-    return Pack(
-        container,
-        read_decoder(container, settings.custom_ops),
-        settings,
-        Tokenizer(container.path / TOKENIZER),
-    )
+    decoder = read_decoder(container, settings.custom_ops)
+    if decoder.ryzen_ai is not None and settings.provider in (None, ryzen_ai.PROVIDER):
+        require_runtime(decoder.ryzen_ai)
+    return Pack(container, decoder, settings, Tokenizer(container.path / TOKENIZER))
 
 
 def dump(

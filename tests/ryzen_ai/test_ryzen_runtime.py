@@ -103,6 +103,23 @@ def test_without_the_runtime_one_line_says_where_to_run(
     assert not serve.out.exists()
 
 
+def test_the_runtime_is_missed_before_what_a_text_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pack without tokenizer.json, so that the text could not be read either."""
+    pack = made("hybrid 1.7", tmp_path).path
+    assert not (pack / "tokenizer.json").exists()
+    for task in (["--dump-logits", str(tmp_path / "dump")], ["--generate", "3"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main([str(pack), *task, "--prompt", "a text"])
+        assert caught.value.code == 3
+        assert "the pack runs on the Ryzen AI runtime" in capsys.readouterr().err
+    # On another provider the text counts.
+    with pytest.raises(SystemExit):
+        cli.main([str(pack), "--generate", "3", "--prompt", "a text", "--ep", "cpu"])
+    assert "there is no tokenizer.json" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("family", BY_SESSION)
 def test_packs_whose_runtime_is_not_published_are_refused_by_their_option(
     family: str, tmp_path: Path, serve: Serve
