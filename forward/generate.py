@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from forward.dump import Tokens
 from forward.genai_config import Decoder
 from forward.prompt import check_tokens
 from forward.runner import Runner
 from forward.steps import plan
+from packimport.errors import GraphError
 
 
 def generate(
@@ -20,7 +23,8 @@ def generate(
 
     Among equal logits the lowest id wins. prompt: int64 [tokens]; with `count` it must
     be within the limits of the pack (`limits.check_length`).
-    Raises DumpError for an empty prompt or unknown ids.
+    Raises DumpError for an empty prompt or unknown ids, GraphError where the logits have no
+    largest number.
     """
     check_tokens(prompt, decoder.vocab_size, "the pack")
     run = runner.begin(len(prompt) + count)
@@ -29,12 +33,27 @@ def generate(
         run.skip(prompt[step.start : step.stop])
     rows = run.feed(prompt[last.start :])
     for index in range(count):
-        token = int(rows[-1].argmax())
+        token = _largest(rows[-1], len(prompt) + index - 1, decoder)
         if token in decoder.eos:
             return
         yield token
         if index < count - 1:
             rows = run.feed(np.array([token], dtype=np.int64))
+
+
+def _largest(row: npt.NDArray[np.generic], position: int, decoder: Decoder) -> int:
+    """The id of the largest logit; argmax alone would name one among NaN, too."""
+    wide = row.astype(np.float32)
+    most = float(wide.max())
+    if not math.isfinite(most):
+        raise GraphError(
+            f"the logits after position {position} have no largest number",
+            place=f"{decoder.graph}: output {decoder.logits}",
+            found=most,
+            allowed="finite logits, and -inf beside at least one finite logit",
+            fix="Look at the pack's weights, and at what overflows float16.",
+        )
+    return int(wide.argmax())
 
 
 def first_difference(ids: Sequence[int], others: Sequence[int]) -> int | None:

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from counting import EMBEDDING, counting_pack
+from onnx import numpy_helper
 
 from forward.genai_config import read_decoder
 from forward.generate import generate
 from forward.runner import open_runner
-from packimport.errors import DumpError
+from packimport.errors import DumpError, GraphError
 from packimport.pack.container import open_container
 
 
@@ -57,3 +59,27 @@ def test_an_empty_or_unknown_prompt(tmp_path: Path) -> None:
     for prompt in ([], [8]):
         with pytest.raises(DumpError):
             run(pack, prompt, 3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_without_a_largest_number_make_no_token(tmp_path: Path, value: float) -> None:
+    pack = counting_pack(tmp_path / "p", genai={"eos_token_id": None})
+    model = onnx.load(pack / "model.onnx")
+    (table,) = [t for t in model.graph.initializer if t.name == "embedding"]
+    rows = EMBEDDING.copy()
+    rows[1] = value
+    table.CopyFrom(numpy_helper.from_array(rows, "embedding"))
+    onnx.save(model, pack / "model.onnx")
+    with pytest.raises(GraphError, match="after position 2 have no largest number"):
+        run(pack, [3, 4, 1], 4)
+
+
+def test_a_token_that_is_ruled_out_is_never_the_largest(tmp_path: Path) -> None:
+    pack = counting_pack(tmp_path / "p", genai={"eos_token_id": None})
+    model = onnx.load(pack / "model.onnx")
+    (table,) = [t for t in model.graph.initializer if t.name == "embedding"]
+    rows = EMBEDDING.copy()
+    rows[3, :5] = -np.inf
+    table.CopyFrom(numpy_helper.from_array(rows, "embedding"))
+    onnx.save(model, pack / "model.onnx")
+    assert run(pack, [3], 1) == [5 + int(EMBEDDING[3, 5:].argmax())]
