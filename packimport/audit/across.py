@@ -114,10 +114,10 @@ def layer_findings(facts: Sequence[GraphFacts], semantics: Semantics) -> Iterato
     Every graph has all layers, or graphs with some of them have all together; graphs
     beside those may have none, such as the embedding of a pipeline.
     """
-    promised = len(semantics.layers) or semantics.num_hidden_layers
+    promised = _promised(semantics)
     seen = [_seen(graph) for graph in facts]
     parts = [found for graph, found in zip(facts, seen, strict=True) if graph.layers]
-    is_split = promised is not None and _is_split(parts, promised)
+    is_split = bool(promised) and _is_split(parts, promised)
     for graph, found in zip(facts, seen, strict=True):
         if graph.unread or graph.dangling:
             # What could not be read may well be the missing layers.
@@ -126,35 +126,45 @@ def layer_findings(facts: Sequence[GraphFacts], semantics: Semantics) -> Iterato
         elif graph.layers:
             if semantics.declaration is not None and not is_split:
                 yield from _count(graph, semantics)
-            whole = promised or graph.layers
-            lost = [] if is_split else [i for i in range(whole) if i not in found]
+            whole = promised or tuple(range(graph.layers))
+            lost = [] if is_split else [i for i in whole if i not in found]
             if lost:
-                yield _lost(graph, lost, whole, len(found))
+                yield _lost(graph, lost, len(whole), len(found))
         elif not parts:
-            yield _lost(graph, list(range(promised or 0)), promised or 0, 0)
+            yield _lost(graph, list(promised), len(promised), 0)
+
+
+def _promised(semantics: Semantics) -> tuple[int, ...]:
+    """The layers that have attention by the declaration; () where nothing says how many."""
+    count = len(semantics.layers) or semantics.num_hidden_layers or 0
+    return tuple(i for i in range(count) if i not in semantics.without_attention)
 
 
 def _seen(graph: GraphFacts) -> set[int]:
     return {i for site in graph.sites for i in site.layers} | set(graph.unrotated)
 
 
-def _is_split(parts: Sequence[set[int]], promised: int) -> bool:
+def _is_split(parts: Sequence[set[int]], promised: tuple[int, ...]) -> bool:
     """Whether several graphs have some layers each and all of them together."""
     together = [layer for part in parts for layer in part]
-    return len(parts) > 1 and sorted(together) == list(range(promised))
+    return len(parts) > 1 and sorted(together) == list(promised)
 
 
 def _count(graph: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
-    declared = len(semantics.layers)
-    if graph.layers and graph.layers != declared:
+    declared = len(_promised(semantics))
+    beside = sorted(_seen(graph) & {*semantics.without_attention})
+    if beside or (graph.layers and graph.layers != declared):
+        which = f", the first in {counted(beside[:1])}" if beside else ""
+        none = f", and none in {counted(semantics.without_attention)}"
         yield finding(
             "RPE013",
-            f"the graph has {graph.layers} attention layers, the declaration {declared}",
+            f"the graph has {graph.layers} attention layers{which}, the declaration {declared}"
+            f"{none if beside else ''}",
             graph=graph.graph,
             expected=f"{declared} layers",
             found=f"{graph.layers} layers",
             fix="the declaration belongs to another model (pass its own with --config), or the"
-            " model has layers without attention, which are not understood yet",
+            " model has layers without attention that the declaration does not tell",
         )
 
 

@@ -111,6 +111,7 @@ def hints_of(semantics: Semantics) -> Hints:
         attention_mask=semantics.inputs.get("attention_mask", "attention_mask"),
         past_key_names=semantics.inputs.get("past_key_names"),
         layers=semantics.num_hidden_layers,
+        without=semantics.without_attention,
     )
 
 

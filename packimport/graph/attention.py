@@ -166,7 +166,7 @@ def _track(
     """The numbered layers of one way. apart: others run before or behind them."""
     made = [_followed(frame, node, constants, hints) for frame, node in nodes]
     named = [named_layer(attention.cache, hints) for attention in made]
-    layers, why = _numbers(start.body, named, apart)
+    layers, why = _numbers(start.body, named, apart, hints)
     return tuple(
         replace(
             attention,
@@ -266,7 +266,9 @@ def unserved(main: Body, found: tuple[Track, ...], hints: Hints) -> Iterator[tup
             yield layer, name
 
 
-def _numbers(body: Body, named: list[int | None], apart: bool) -> tuple[list[int | None], str]:
+def _numbers(
+    body: Body, named: list[int | None], apart: bool, hints: Hints
+) -> tuple[list[int | None], str]:
     """The layer of each attention, and why those without one have none.
 
     named: the layers that the key caches name.
@@ -281,7 +283,8 @@ def _numbers(body: Body, named: list[int | None], apart: bool) -> tuple[list[int
         why = "no key cache among the inputs tells its layer, and others are outside of its graph"
         return [None] * len(named), why
     if body.is_sorted:
-        return list(range(len(named))), ""
+        is_hybrid = bool(hints.without) and len(hints.attending) == len(named)
+        return list(hints.attending if is_hybrid else range(len(named))), ""
     return [None] * len(named), "the nodes are not in the order they run in, which tells the layer"
 
 

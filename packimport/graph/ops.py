@@ -85,6 +85,8 @@ _NO_LAYER = re.compile("gate|indexer", re.IGNORECASE)
 _ROTATING = re.compile("attention|attn|rotary|rope", re.IGNORECASE)
 _NOT_READ = "is a form that is not read yet"
 
+# Recurrences over q and k as they are given, and their gates: none of their inputs is a position.
+STILL = frozenset({(MICROSOFT, "LinearAttention"), (MICROSOFT, "LinearAttentionGate")})
 _REASONS: Mapping[tuple[str, str], str] = {
     (MICROSOFT, "EPContext"): "holds a compiled graph, which can't be read",
     (STANDARD, "Cos"): "computes a table in the graph that no rotation is known to take",
@@ -96,6 +98,8 @@ def is_attention(kind: tuple[str, str]) -> bool:
     """Whether an op type (domain, op) is one whole attention layer, by its name."""
     if kind in ryzen_ai.GROUP_QUERY:
         return True
+    if kind in STILL:
+        return False
     return bool(_ATTENTION.search(kind[1])) and not _NO_LAYER.search(kind[1])
 
 
@@ -119,7 +123,7 @@ def refusal(kind: tuple[str, str]) -> str | None:
     The nodes of `READ` that are read are not judged here.
     """
     domain, op = kind
-    if kind in ryzen_ai.STILL:
+    if kind in ryzen_ai.STILL or kind in STILL:
         return None
     if kind in _REASONS:
         return _REASONS[kind]

@@ -23,6 +23,7 @@ class Hints:
     long_rows:      where the provider's options say that the tables for long calls start
                     in tables of two lengths; None where they say nothing.
     layers:         how many the model has; None where nothing says it.
+    without:        those of them that have no attention.
     """
 
     position_ids: str = "position_ids"
@@ -30,6 +31,12 @@ class Hints:
     past_key_names: str | None = None
     long_rows: int | None = None
     layers: int | None = None
+    without: tuple[int, ...] = ()
+
+    @property
+    def attending(self) -> tuple[int, ...]:
+        """The layers that have attention; () where nothing says how many layers there are."""
+        return tuple(i for i in range(self.layers or 0) if i not in self.without)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

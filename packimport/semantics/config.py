@@ -25,6 +25,7 @@ class Reading:
 
     declared: the keys that say it, verbatim; None where it declares nothing,
               and then `layers` is ().
+    without_attention: the numbers of the layers that have no attention.
     The other fields are those of Semantics.
     """
 
@@ -35,6 +36,7 @@ class Reading:
     layer_sources: tuple[dict[str, Source], ...] = ()
     pair_layout: str | None = None
     family_known: bool = True
+    without_attention: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -77,6 +79,7 @@ def read_reading(document: Document, genai: GenaiConfig) -> Reading:
         layer_sources=tuple({} if rope is None else _sources(rope) for rope in built),
         pair_layout=pair_layout(config, family) if heads else None,
         family_known=family.known,
+        without_attention=_without_attention(labels, family),
         notes=tuple(dict.fromkeys([*notes, *([] if foreign is None else [foreign])])),
     )
 
@@ -157,6 +160,13 @@ def _built(
             )
         result.append(made[key])
     return tuple(result)
+
+
+def _without_attention(labels: tuple[Label, ...], family: Family) -> tuple[int, ...]:
+    """The layers of another kind, such as convolutions."""
+    if family.get("schedules") is None:
+        return ()
+    return tuple(i for i, label in enumerate(labels) if not schedule_of(label, family).attends)
 
 
 def _check_alike(labels: tuple[Label, ...], family: Family) -> None:

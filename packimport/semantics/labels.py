@@ -25,11 +25,13 @@ class Label:
 class Schedule:
     """What a label means: no rotation, or where its fields differ from the family's.
 
-    spec: the entry of families.yaml; None where the label rotates as all do.
+    spec:    the entry of families.yaml; None where the label rotates as all do.
+    attends: whether such a layer has attention at all.
     """
 
     rotates: bool
     spec: Document | None
+    attends: bool = True
 
     def get(self, field: str) -> Document | None:
         """A field of the entry, or None."""
@@ -157,7 +159,9 @@ def schedule_of(label: Label, family: Family) -> Schedule:
         known = tuple(schedules.fields())
         if label.name in known:
             spec = schedules.require(label.name)
-            return Schedule(spec.value != "none", spec if spec.is_object else None)
+            rotates = spec.value not in ("none", "no-attention")
+            attends = spec.value != "no-attention"
+            return Schedule(rotates, spec if spec.is_object else None, attends)
     assert label.node is not None, "a label of families.yaml without its schedule"
     raise label.node.error(
         f"an unknown kind of layer for family {family.name}", allowed=", ".join(known)

@@ -60,6 +60,8 @@ class Semantics:
     pair_layout: how pairs lie: "half-split", "interleaved", or "de-interleaved": the
                  checkpoint's are interleaved, and the model reorders them and then turns
                  them half-split. None where no layer rotates.
+    without_attention: the layers that are of another kind, such as convolutions: a graph
+                 has no attention for them. Each is None in `layers`.
     family_known: whether families.yaml has the model_type. What it lacks is read as Llama
                  is, and a check does not vouch for such a pack.
     context_length: genai_config's model.context_length.
@@ -85,6 +87,7 @@ class Semantics:
     usable_length: int | None = None
     pair_layout: str | None = None
     family_known: bool = True
+    without_attention: tuple[int, ...] = ()
     graphs: tuple[str, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

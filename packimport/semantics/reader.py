@@ -239,6 +239,7 @@ def _semantics(
         layer_sources=() if reading is None else reading.layer_sources,
         pair_layout=None if reading is None else reading.pair_layout,
         family_known=reading is None or reading.family_known,
+        without_attention=() if reading is None else reading.without_attention,
         sources=sources,
         graphs=genai.graphs,
         inputs=genai.inputs,

@@ -49,6 +49,11 @@ def lists(pairs: int) -> dict[str, list[float]]:
     }
 
 
+# The convolution in the middle has no attention.
+HYBRID = {
+    "num_hidden_layers": 3,
+    "layer_types": ["full_attention", "conv", "full_attention"],
+}
 # GroupQueryAttention takes a multiple of 8 pairs: half of a head of 32 entries.
 WIDER = {"hidden_size": 128}
 
@@ -97,6 +102,7 @@ def newer() -> dict[str, dict[str, Any]]:
         "mistral": {"class": "Mistral", "sliding_window": None, **rope(1e6)},
         "gpt-oss": {"class": "GptOss", **EXPERTS, **rope(150000.0, **YARN)},
         "ernie4.5": {"class": "Ernie4_5", **rope(5e5)},
+        "lfm2": {"class": "Lfm2", **HYBRID, **rope(1e6)},
     }
 
 
@@ -133,6 +139,7 @@ def older() -> dict[str, dict[str, Any]]:
         "mistral": {"class": "Mistral", "sliding_window": None, "rope_theta": 1e6},
         "gpt-oss": {"class": "GptOss", **EXPERTS, "rope_theta": 150000.0, "rope_scaling": YARN},
         "ernie4.5": {"class": "Ernie4_5", "rope_theta": 5e5},
+        "lfm2": {"class": "Lfm2", **HYBRID, "rope_theta": 1e6},
     }
 
 
@@ -142,6 +149,7 @@ NOT_BUILT = {
     ("0.18.0", "gemma3"): "rope",
     ("0.18.0", "smollm3"): "position_ids",
     ("0.11.2", "ernie4.5"): "",
+    ("0.11.2", "lfm2"): "",
     ("0.11.2", "gpt-oss"): "quantization_config",
 }
 # Which packs are wrong (facts of these exporters), and which codes say so.
@@ -164,8 +172,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             name: {**TINY, "max_position_embeddings": 1024, **cell}
             for name, cell in ERAS[release]().items()
         }
-        for name in ("phi3", "phi3 partial"):
-            cells[name].pop("head_dim")  # Phi-3 has no such key
+        for name in ("phi3", "phi3 partial", "lfm2"):
+            cells[name].pop("head_dim")  # these have no such key
         (out / "cells.json").write_text(json.dumps(cells), encoding="utf-8")
         (out / "tokenizer.json").write_text(json.dumps(TOKENIZER), encoding="utf-8")
         run(python, str(SCRIPT), str(out / "cells.json"), str(out))
@@ -229,7 +237,8 @@ def test_verdict(release: str, name: str, built: dict[str, Path], tmp_path: Path
     for judged in report.sites:
         wrong = is_wrong(judged, pack, truth, config.get("layer_types"))
         assert bool(judged.measurement.wrong_pairs) == wrong, report.text()
-    assert {layer for judged in report.sites for layer in judged.site.layers} >= {0, 1}
+    expected = {0, 2} if name == "lfm2" else {0, 1}
+    assert {layer for judged in report.sites for layer in judged.site.layers} >= expected
     if codes:
         patch(pack, tmp_path / "out", config=model)
         after = check(tmp_path / "out")

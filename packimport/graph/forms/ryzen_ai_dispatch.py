@@ -153,10 +153,9 @@ def _check_shape(span: TensorSpan, kind: _Kind) -> None:
 
 
 def _layers(scene: Scene, frame: Frame, node: Node) -> tuple[int, ...]:
-    """The layers whose key caches a node takes; where it takes none, all layers of the model."""
+    """The layers whose key caches a node takes; where it takes none, all that have attention."""
     fed = [value.name for name in node.inputs if (value := resolve(frame, name)).is_graph_input]
     named = {named_layer(name, scene.hints) for name in fed} - {None}
-    count = scene.hints.layers
-    if not named and count is None:
+    if not named and scene.hints.layers is None:
         raise Unfollowed("is compiled, and no config says how many layers it stands for")
-    return tuple(sorted(layer for layer in named if layer is not None)) or tuple(range(count or 0))
+    return tuple(sorted(layer for layer in named if layer is not None)) or scene.hints.attending
