@@ -13,6 +13,8 @@ from packimport.graph.site import Waves
 from packimport.rope.difference import Difference, difference
 from packimport.rope.frequencies import Frequencies, frequencies
 from packimport.rope.identify import Identification, identify
+from packimport.rope.naming.labels import label
+from packimport.rope.naming.others import others as others_of
 from packimport.rope.schedule import Rope
 from packimport.rope.tables import cos_sin
 
@@ -78,7 +80,7 @@ def measure(
         return Measurement(
             baked_as=named.label if candidates else _proposed(named),
             mistake=named.mistake,
-            equivalents=named.equivalents,
+            equivalents=named.equivalents if candidates else _equivalents(named),
             ambiguous=named.ambiguous,
         )
     return Measurement(
@@ -166,6 +168,14 @@ def _proposed(named: Identification) -> str:
     """
     is_one_of_many = named.rope is not None and named.rope.type in {"llama3", "yarn"}
     return f"{named.label}, among others that fit" if is_one_of_many else named.label
+
+
+def _equivalents(named: Identification) -> tuple[str, ...]:
+    """What else the table of which nothing is declared may be: a few of the others that fit."""
+    rope = named.rope
+    is_plain = rope is not None and named.label == label(rope, None)
+    more = others_of(rope) if rope is not None and is_plain else ()
+    return tuple(dict.fromkeys((*named.equivalents, *more)))
 
 
 def _label(named: Identification, declared: Rope) -> str:

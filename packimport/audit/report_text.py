@@ -100,7 +100,7 @@ def _schedule(judged: JudgedSite, exporter: str | None) -> tuple[_Field, ...]:
         ("fault", "" if m.mistake is None else MISTAKES[m.mistake].text),
         ("known of", exporter or ""),
         ("could be", " or ".join(m.ambiguous)),
-        ("same as", ", ".join(m.equivalents)),
+        ("same as", "; ".join(m.equivalents)),
     )
 
 

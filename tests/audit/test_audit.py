@@ -100,6 +100,11 @@ def test_nothing_declared(tmp_path: Path) -> None:
     assert m.baked_as.startswith("llama3 with ")
     # Nothing says which of the many parameters that make this table are meant.
     assert m.baked_as.endswith(", among others that fit")
+    assert m.equivalents[-1] == (
+        "llama3 with low_freq_factor 2, high_freq_factor 8, original_max_position_embeddings 128"
+    )
+    for line in ("among others that fit", f"    same as     {'; '.join(m.equivalents)}"):
+        assert line in report.text()
     assert m.wrong_pairs is None
 
 
