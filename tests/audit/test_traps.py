@@ -15,6 +15,7 @@ import pytest
 from builders import tiny_pack, write_json
 from mending.mended import run, set_lengths
 from onnx import TensorProto, helper
+from ort_version import ORT
 
 from packimport import check, patch
 from packimport.audit.checks import CHECKS
@@ -152,7 +153,18 @@ def test_each_code_has_a_trap() -> None:
         assert any(code in path.read_text(encoding="utf-8") for path in files), code
 
 
-@pytest.mark.parametrize("form", ["gqa", "rotary_embedding"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "gqa",
+        pytest.param(
+            "rotary_embedding",
+            marks=pytest.mark.skipif(
+                ORT < (1, 25), reason="onnxruntime before 1.25 reads beyond the table"
+            ),
+        ),
+    ],
+)
 def test_too_few_rows_fail_in_the_middle(form: str, tmp_path: Path) -> None:
     pack = set_lengths(tiny_pack(tmp_path / "p", rows=32, hidden=64, form=form, config={}), 64)
     tokens = np.arange(40) % 64

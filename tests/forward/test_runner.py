@@ -15,6 +15,7 @@ import pytest
 from builders import tiny_pack
 from counting import VOCAB, counting_pack, expected
 from numpy.typing import NDArray
+from ort_version import ORT
 
 from forward.genai_config import read_decoder
 from forward.runner import open_runner, run_logits
@@ -190,10 +191,7 @@ def test_tables_that_are_too_short_are_seen_before_the_run(short: Path) -> None:
         run_logits(short, np.arange(33))
 
 
-OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 27)
-
-
-@pytest.mark.skipif(OLD, reason="onnxruntime before 1.27 reads beyond the table")
+@pytest.mark.skipif(ORT < (1, 27), reason="onnxruntime before 1.27 reads beyond the table")
 def test_tables_that_are_too_short_are_named_during_the_run(short: Path) -> None:
     """What a table that could not be followed leads to."""
     container = open_container(short)

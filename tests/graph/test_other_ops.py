@@ -19,6 +19,7 @@ from builders import INPUTS, Tables, plain, rename_everything, tiny_pack, write_
 from graphs import edit, facts, node, set_attribute
 from mending.mended import run
 from onnx import TensorProto, helper, numpy_helper
+from ort_version import ORT
 
 from packimport import check, patch
 from packimport.audit.report import Report
@@ -36,6 +37,8 @@ def codes(report: Report) -> list[str]:
 
 def schema_inputs(domain: str, op: str) -> list[str]:
     found = [s for s in ort_state.get_all_operator_schema() if (s.domain, s.name) == (domain, op)]
+    if not found and ORT < (1, 32):
+        pytest.skip(f"this onnxruntime has no {op}")
     newest = max(found, key=lambda schema: schema.since_version)
     return [value.name for value in newest.inputs]
 
