@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 LAYERS = 2
 HIDDEN = 128
@@ -89,7 +90,7 @@ GENAI_CONFIG: Mapping[str, object] = {
 """genai_config.json, with the keys that onnxruntime-genai's builder writes for a Llama."""
 
 
-def tokens() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def tokens() -> NDArray[np.int64]:
     """The demo's text: int64 [512], the same on every machine.
 
     Raw words of PCG64: numpy keeps the streams of its bit generators stable

@@ -164,7 +164,8 @@ def _divide(node: Node, given: Sequence[Array]) -> Array | None:
         if not np.all(divisor):
             return None
         # ONNX rounds toward zero.
-        return np.trunc(np.divide(numerator, divisor)).astype(numerator.dtype)
+        quotient: Array = np.trunc(np.divide(numerator, divisor))
+        return quotient.astype(numerator.dtype)
     return np.asarray(np.divide(numerator, divisor))
 
 

@@ -72,7 +72,7 @@ def screened(
     bound -= slack
     # Not `error > bound`: NaN must stay. Of a right table this leaves one in a hundred.
     left = ~(error <= bound)
-    wrong = np.zeros(given.shape[1], dtype=np.bool_)
+    wrong: NDArray[np.bool_] = np.zeros(given.shape[1], dtype=np.bool_)
     if np.count_nonzero(left) > left.size // _FEW:
         room = np.float32(angle.max() * 2.0**-21 + 2.0**-22) * np.float32(attention_factor)
         surely = 2 * _ulps(np.full(1, attention_factor, np.float32), given.dtype) + room + slack

@@ -65,5 +65,5 @@ def _float16(raw: NDArray[np.uint32]) -> NDArray[np.generic]:
     half >>= 13
     # float16's exponents start 112 higher.
     half -= np.uint32(112 << 10)
-    half |= (raw >> 16) & np.uint32(0x8000)
+    half |= (raw >> np.uint32(16)) & np.uint32(0x8000)
     return half.astype(np.uint16).view(np.float16)

@@ -76,13 +76,13 @@ def unwrap(sample: Sample, seen: Phases) -> Floats:
 
     A pair stops at the first row that contradicts the rows before.
     """
-    found = np.full(sample.pairs, np.nan)
+    found: Floats = np.full(sample.pairs, np.nan)
     if not len(sample.rows):
         return found
     first = sample.rows[0] == 0
     start = seen.phase[0] if first else np.zeros(sample.pairs)
     start_error = seen.within_error[0] if first else np.zeros(sample.pairs)
-    error = np.full(sample.pairs, np.pi)
+    error: Floats = np.full(sample.pairs, np.pi)
     for index, row in enumerate(sample.rows.tolist()):
         if row == 0 or row & (row - 1):
             continue

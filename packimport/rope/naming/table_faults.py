@@ -52,7 +52,7 @@ def _upside_down(rope: Rope, rows: int) -> Iterator[Found]:
     factor = yarn_factor(rope)
     lengths = (rope.max_position_embeddings, rope.original_max_position_embeddings)
     for length in dict.fromkeys(n for n in lengths if n is not None):
-        rising = 1 / inverse_powers(rope.theta, rope.pairs, rope.rotary_dim)
+        rising = np.float32(1) / inverse_powers(rope.theta, rope.pairs, rope.rotary_dim)
         low, high = (
             rope.pairs * math.log(length / (turns * 2 * math.pi)) / math.log(rope.theta)
             for turns in (rope.beta_fast or 32, rope.beta_slow or 1)
