@@ -39,6 +39,9 @@ class Moves:
     turned_keys: how often the last two dims have to change places behind the rotation: once
                for keys that a MatMul takes, [batch, heads, entries, tokens].
     widths:    the last dims that reshapes behind the rotation make.
+    heads:     into how many heads the reshape right behind the rotation splits the value, as a
+               constant says: [batch, tokens, heads, entries]; None where none does.
+    repeated:  whether heads may be repeated behind the rotation, as for keys of a group.
     sorted:    whether neighbours were sorted apart before the rotation, as DeepSeek does: what
                then turns halves turns neighbours of the projection.
     """
@@ -46,6 +49,8 @@ class Moves:
     constants: Constants
     turned_keys: int = 0
     widths: set[int] = field(default_factory=set)
+    heads: int | None = None
+    repeated: bool = False
     sorted: bool = False
 
     def refusal(self, value: Value, node: Node, stage: Stage) -> str | None:
@@ -65,7 +70,10 @@ class Moves:
         if node.op in {"Slice", "Split"}:
             return self._cut(value, node, stage)
         if node.op == "Reshape" and stage is Stage.BEHIND:
+            made = self._integers(value, node, 1)
+            self.heads = made[2] if made is not None and len(made) == _DIMS else None
             return self._reshaped(value, node)
+        self.repeated |= stage is Stage.BEHIND and node.op in {"Expand", "Tile"}
         return None
 
     def _sorted(self, value: Value, node: Node, perm: tuple[int, ...]) -> str | None:

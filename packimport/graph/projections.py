@@ -75,6 +75,8 @@ class Way:
     caches:     the graph inputs that are joined to it: keys of earlier calls.
     trailing:   whether what is rotated is the end of a head.
     sorted:     whether neighbours are sorted apart before they are rotated.
+    repeated:   of how many heads, by the reshape right behind the rotation, what is repeated for
+                the attention has; None where nothing is repeated, or no constant says it.
     unfollowed: where the way was lost, one clause; None where it leads to projections.
     """
 
@@ -82,6 +84,7 @@ class Way:
     caches: tuple[str, ...]
     trailing: bool
     sorted: bool
+    repeated: int | None
     unfollowed: str | None
 
 
@@ -192,7 +195,8 @@ def way_of(
     walk = _Walk(constants, moves)
     lost = walk.go(value, Stage.BEHIND if is_rotated else Stage.BEFORE)
     turns, caches = tuple(walk.turns), tuple(walk.caches)
-    return Way(turns, caches, walk.trailing, moves.sorted, lost or None)
+    repeated = moves.heads if moves.repeated else None
+    return Way(turns, caches, walk.trailing, moves.sorted, repeated, lost or None)
 
 
 def _scaled(node: Node, inputs: list[Value]) -> Value | None:

@@ -133,14 +133,16 @@ _HEADS: Mapping[str, tuple[str, ...]] = {
 def _check_heads(node: Node, served: _Served) -> None:
     """Raises Unfollowed where a node cuts its input into other heads than the attention.
 
-    Entries of a head that is too long are not rotated, and no kernel says so.
+    Entries of a head that is too long are not rotated, and no kernel says so. The key's heads
+    may be repeated behind the node.
     """
     heads = node.integer("num_heads", 0)
     for attention in served.attentions if heads else ():
         for side in served.sides:
             names = [name for name in _HEADS[side] if attention.node.has(name)]
             taken = attention.node.integer(names[0], 0) if names else 0
-            if taken not in {0, heads}:
+            is_repeated = side == "key" and served.way.repeated == heads and taken % heads == 0
+            if taken not in {0, heads} and not (is_repeated and len(served.sides) == 1):
                 raise Unfollowed(
                     f"has num_heads = {heads}, and the attention takes {taken} heads of its {side}"
                 )
