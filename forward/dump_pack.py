@@ -14,11 +14,11 @@ from forward.dump_writer import Provenance, resume_dump, write_dump
 from forward.form import ALL, Form
 from forward.genai_config import Decoder
 from forward.limits import check_length
-from forward.prompt import check_tokens
+from forward.prompt import check_tokens, of_prompt
 from forward.runner import Runner, open_runner
 from forward.session import OPTIMIZATION, Settings
 from forward.sources import Hashes, files_read, pack_hashes
-from forward.steps import Block, Step
+from forward.steps import Block, Step, plan
 from forward.unfinished import Identity, check_free, unfinished
 from packimport.pack.container import Container
 from packimport.version import __version__
@@ -47,6 +47,7 @@ def dump_pack(
     check_free(folder)
     check_tokens(tokens, decoder.vocab_size, "the pack")
     edges = check_length(container, decoder, len(tokens))
+    _check_plan(len(tokens), decode, form)
     with _opened(container, decoder, settings or Settings()) as job:
         steps = job.runner.steps(len(tokens), decode, chunk)
         return resume_dump(
@@ -84,11 +85,18 @@ def dump_prompts(
     `folder` is whole or absent, and after a kill the same call goes on, as `dump_pack` does.
     """
     check_free(folder)
-    for tokens in prompts:
-        check_tokens(tokens, decoder.vocab_size, "the pack")
-        check_length(container, decoder, len(tokens))
+    for index, tokens in enumerate(prompts):
+        with of_prompt(index):
+            check_tokens(tokens, decoder.vocab_size, "the pack")
+            check_length(container, decoder, len(tokens))
+            _check_plan(len(tokens), decode, form)
     with _opened(container, decoder, settings or Settings()) as job:
         runner = job.runner
+        size = batch or 1
+        groups = [prompts[first : first + size] for first in range(0, len(prompts), size)]
+        if batch is not None:
+            for group in groups:
+                runner.check_batch(group)
         identity = job.identity(
             tokens=[tokens_sha256(tokens) for tokens in prompts],
             decode=decode,
@@ -97,10 +105,8 @@ def dump_prompts(
             form=form.to_json(),
         )
         with unfinished(folder, identity) as place:
-            size = batch or 1
-            for first in range(0, len(prompts), size):
-                group = prompts[first : first + size]
-                parts = [place / f"{first + index:05d}" for index in range(len(group))]
+            for number, group in enumerate(groups):
+                parts = [place / f"{size * number + index:05d}" for index in range(len(group))]
                 if all(part.exists() for part in parts):
                     continue
                 for part, tokens, blocks in zip(
@@ -111,6 +117,12 @@ def dump_prompts(
                         width = None if batch else runner.width(chunk)
                         provenance = partial(job.provenance, edges)
                         write_dump(part, tokens, blocks, provenance, width, form=form)
+
+
+def _check_plan(count: int, decode: int, form: Form) -> None:
+    """Refuse what does not fit `count` tokens before anything is loaded or written."""
+    plan(count, decode)
+    form.kept(count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from forward.dump import Tokens
 from forward.npy import load_array
 from forward.text_file import read_text
 from forward.tokenizer import Tokenizer
-from packimport.errors import DocumentError, DumpError, UsageError
+from packimport.errors import DocumentError, DumpError, PackimportError, UsageError
 from packimport.pack.documents import Document, load_json, read_json
 
 
@@ -48,6 +50,18 @@ def check_tokens(tokens: Tokens, vocab_size: int, owner: str) -> None:
             allowed=f"0 to {vocab_size - 1}",
             fix="Pass tokens that were made for this model.",
         )
+
+
+@contextmanager
+def of_prompt(index: int) -> Iterator[None]:
+    """Let an error of the block name the prompt, as the folder of its dump is called."""
+    try:
+        yield
+    except PackimportError as error:
+        place = f"prompt {index:05d}" + ("" if error.place is None else f", {error.place}")
+        raise type(error)(
+            error.message, place=place, found=error.found, allowed=error.allowed, fix=error.fix
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +110,9 @@ def read_prompts(path: Path, tokenizer: Tokenizer) -> list[Tokens]:
         return [dump.tokens for dump in read_data_set(path).dumps]
     texts: list[Tokens] = []
     template = ChatTemplate(tokenizer.path.parent)
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    # Not splitlines: JSON texts may hold U+2028, U+0085 and their like as they are.
+    lines = read_text(path).removesuffix("\n").split("\n")
+    for number, line in enumerate(lines if any(lines) else (), 1):
         place = f"{path} line {number}"
         item = Document(place, read_json(line.encode(), place))
         if len(item.fields()) != 1 or not {"prompt", "tokens", "messages"} & item.fields().keys():

@@ -13,7 +13,7 @@ from typing import Any
 from forward.dump import Tokens
 from forward.dump_writer import Provenance, write_dump
 from forward.form import ALL, Form
-from forward.prompt import check_tokens
+from forward.prompt import check_tokens, of_prompt
 from forward.sources import file_hashes
 from forward.steps import Block, Step, plan
 from forward.unfinished import check_free, unfinished
@@ -156,6 +156,9 @@ def dump_references(
     check_free(out)
     with _opened(folder, config, torch_settings or Torch()) as job, unfinished(out) as place:
         for index, tokens in enumerate(prompts):
+            with of_prompt(index):
+                job.check(tokens, form)
+        for index, tokens in enumerate(prompts):
             job.dump(place / f"{index:05d}", tokens, chunk, form)
 
 
@@ -166,8 +169,12 @@ class _Job:
     reference: Reference
     provenance: Callable[[], Provenance]
 
-    def dump(self, out: Path, tokens: Tokens, chunk: int | None, form: Form) -> tuple[int, int]:
+    def check(self, tokens: Tokens, form: Form) -> None:
         check_tokens(tokens, self.reference.vocab_size, "the checkpoint")
+        form.kept(len(tokens))
+
+    def dump(self, out: Path, tokens: Tokens, chunk: int | None, form: Form) -> tuple[int, int]:
+        self.check(tokens, form)
         width = chunk or self.reference.chunk
         blocks = self.reference.blocks(tokens, plan(len(tokens), 0, width))
         return write_dump(out, tokens, blocks, self.provenance, width, form=form)

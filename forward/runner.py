@@ -180,8 +180,7 @@ class Runner:
             for name, array in arrays.items()
             if name in session.inputs
         }
-        if (refusal := self.no_batch) is not None:
-            raise GraphError(refusal, place=session.place, fix="Run the prompts one by one.")
+        self.check_batch(prompts)
         result = GrowingCache(session, self._slots, size).run(feeds, decoder.logits, longest)
         assert result is not None
         if result.shape[:2] != (size, longest):
@@ -193,6 +192,13 @@ class Runner:
             )
         rows = result.array()
         return [rows[index, : len(tokens)] for index, tokens in enumerate(prompts)]
+
+    def check_batch(self, prompts: Sequence[Tokens]) -> None:
+        """Raise GraphError for prompts that can't run at once."""
+        refusal = self.no_batch(tuple(map(len, prompts)))
+        if refusal is not None:
+            fix = "Run the prompts one by one."
+            raise GraphError(refusal, place=self._session.place, fix=fix)
 
     @property
     def quantised(self) -> bool:
@@ -210,6 +216,13 @@ class Runner:
         """Why tokens can't be fed in parts; None where they can."""
         return None if self.cached else "the graph takes no past"
 
+    def no_parts_of(self, first: int, count: int) -> str | None:
+        """Why `count` tokens fed in parts, the first ones `first`, are not those fed at once."""
+        limit = self.wiring.crossed(first, count)
+        if self.no_parts is not None or limit is None:
+            return self.no_parts
+        return f"calls of more than {limit} tokens get another table; pass {limit} or fewer"
+
     @property
     def one_cache(self) -> str | None:
         """Why the cache has one form alone; None where it may be shared or grow."""
@@ -221,9 +234,8 @@ class Runner:
             return "a layer keeps a window of the past, which is one buffer from the start"
         return None
 
-    @property
-    def no_batch(self) -> str | None:
-        """Why several sequences can't run at once; None where they can."""
+    def no_batch(self, lengths: Sequence[int]) -> str | None:
+        """Why sequences of these lengths can't run at once; None where they can."""
         session = self._session
         if self.last_only:
             return "the graph returns the last position's logits alone"
@@ -233,6 +245,11 @@ class Runner:
             return "the graph has a cache of a fixed length"
         if self.windowed:
             return "a layer keeps a window of the past, which is run for one sequence"
+        if not self.wiring.alike(min(lengths), max(lengths)):
+            return (
+                "the graph looks at the length of a call, so a prompt of"
+                f" {min(lengths)} tokens gets other values beside one of {max(lengths)}"
+            )
         return None
 
 

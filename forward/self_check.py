@@ -88,8 +88,9 @@ def self_check(runner: Runner, decoder: Decoder, tokens: Tokens) -> tuple[Check,
     half = [count // 2, *range(count // 2 + 1, count + 1)]
     whole = _fed(runner.begin(count), tokens, [count])
 
+    lengths = (max(1, count // 3), max(1, 2 * count // 3), count)
+
     def batched() -> Worst:
-        lengths = (max(1, count // 3), max(1, 2 * count // 3), count)
         rows = runner.batch([tokens[:length] for length in lengths])
         # What follows a token does not bear on it: each is a part of the whole.
         return max(_difference(whole, dict(enumerate(part))) for part in rows)
@@ -105,9 +106,9 @@ def self_check(runner: Runner, decoder: Decoder, tokens: Tokens) -> tuple[Check,
         return _difference(whole, _fed(runner.begin(count), tokens, stops), stops[0])
 
     ways: tuple[tuple[str, str | None, float, Callable[[], Worst]], ...] = (
-        ("decode = prefill", runner.no_parts, other_steps, lambda: feed(half)),
-        ("chunked = whole", runner.no_parts, other_steps, lambda: feed(parts)),
-        ("batch = single", runner.no_batch, same_steps, batched),
+        ("decode = prefill", runner.no_parts_of(half[0], count), other_steps, lambda: feed(half)),
+        ("chunked = whole", runner.no_parts_of(size, count), other_steps, lambda: feed(parts)),
+        ("batch = single", runner.no_batch(lengths), same_steps, batched),
         ("cache shared = growing", runner.one_cache, same_steps, cached),
     )
 

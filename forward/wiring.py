@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from forward.genai_config import Decoder
 from packimport.graph.body import Body
+from packimport.graph.find import find_sites
 from packimport.graph.node import MICROSOFT, STANDARD, Node
 from packimport.graph.onnx_file import OnnxFile
 from packimport.graph.ryzen_ai import DOMAINS
@@ -26,8 +27,11 @@ class Wiring:
                entries behind the old ones where past and present are one buffer. The
                number is the least length of that buffer.
     rolling:   those of them whose buffer may be shorter than the sequence.
-    by_length: whether a branch of the graph may look at the length, so that a text fed
-               in parts may get other values than one fed at once.
+    by_length: whether a branch of the graph, or what chooses its RoPE table, may look at
+               the length of a call, so that a text fed in parts may get other values than
+               one fed at once.
+    limits:    the lengths of call beyond which it goes over to another table.
+    grows_from: the length beyond which its frequencies follow that of the call.
     quantised: whether it multiplies by weights of a few bits, or in int8.
     counted:   whether the mask is only summed and measured, for GroupQueryAttention: zeros
                behind its ones then change nothing.
@@ -44,6 +48,17 @@ class Wiring:
     counted: bool
     misnamed: bool
     vendor: tuple[str, str] | None = None
+    limits: tuple[int, ...] = ()
+    grows_from: int | None = None
+
+    def crossed(self, shortest: int, longest: int) -> int | None:
+        """The first limit that lies between two lengths of call."""
+        return next((limit for limit in self.limits if shortest <= limit < longest), None)
+
+    def alike(self, shortest: int, longest: int) -> bool:
+        """Whether calls of these lengths get the same tables."""
+        beyond = self.grows_from is not None and self.grows_from < longest
+        return shortest == longest or not (beyond or self.crossed(shortest, longest))
 
 
 def read_wiring(container: Container, decoder: Decoder) -> Wiring:
@@ -61,14 +76,19 @@ def read_wiring(container: Container, decoder: Decoder) -> Wiring:
             if _window(node):
                 rolling.add(past)
     names = (*((MICROSOFT, op) for op in _QUANTISED), (STANDARD, "MatMulInteger"))
+    sites = find_sites(container, decoder.graph).sites
+    limits = {site.length.limit for site in sites if site.length is not None}
+    growths = [g for site in sites if site.waves is not None and (g := site.waves.growth)]
     return Wiring(
         shareable=shareable,
         rolling=frozenset(rolling),
-        by_length=any(True for _ in body.nodes(STANDARD, "If")),
+        by_length=bool(limits or growths) or any(True for _ in body.nodes(STANDARD, "If")),
         quantised=any(True for name in names for _ in body.nodes(*name)),
         counted=not body.children and _is_counted(body, decoder.attention_mask),
         misnamed=any(True for _ in body.nodes(MICROSOFT, "MultiHeadAttention")),
         vendor=next((op for part in file.bodies() for op in part.ops if op[0] in DOMAINS), None),
+        limits=tuple(sorted(limits)),
+        grows_from=min((int(growth.longest) for growth in growths), default=None),
     )
 
 

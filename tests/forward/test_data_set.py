@@ -161,6 +161,38 @@ def test_prompts_with_decode(serve: Any, tmp_path: Path) -> None:
     assert value["passed"]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--decode", 5), "prompt 00001: --decode takes its tokens from the given ones; found 5"),
+        (("--positions", "2-4"), "prompt 00001: --positions asks for more than there are; found 4"),
+    ],
+)
+def test_a_prompt_that_is_too_short_is_named_before_any_runs(
+    serve: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[object, ...],
+    message: str,
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"tokens": [1, 2, 3, 4, 5]}\n{"tokens": [1, 2]}\n', encoding="utf-8")
+    pack = counting_pack(tmp_path / "pack")
+    monkeypatch.setattr("forward.dump_pack.open_runner", None)  # a call of it would fail
+    code, _, err = serve(pack, "--prompts", prompts, "--dump-logits", tmp_path / "d", *options)
+    assert code in (2, 3)
+    assert message in err
+
+
+def test_the_prompt_with_an_unknown_token_is_named(serve: Any, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"tokens": [1, 2]}\n{"tokens": [1, 99]}\n', encoding="utf-8")
+    pack = counting_pack(tmp_path / "pack")
+    code, _, err = serve(pack, "--prompts", prompts, "--dump-logits", tmp_path / "d")
+    assert code == 3
+    assert "prompt 00001: the token at position 1 is not in the vocabulary" in err
+
+
 def test_a_base_of_llama_cpp_is_a_set(serve: Any, tmp_path: Path) -> None:
     """The chunks of a real base against themselves: nothing differs, and each row counts."""
     assert serve("import", KLD, "-o", tmp_path / "base")[0] == 0

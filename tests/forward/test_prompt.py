@@ -13,7 +13,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forward.prompt import Given, read_tokens
+from forward.prompt import Given, read_prompts, read_tokens
 from forward.text_file import read_text
 from forward.tokenizer import Tokenizer
 from packimport.errors import DependencyError, DocumentError, DumpError, PackimportError, UsageError
@@ -163,3 +163,16 @@ def test_tokens_need_no_tokenizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     tokenizer = Tokenizer(tmp_path / "no.json")
     assert Given(tokens=tmp_path / "t.json").read(tokenizer).tolist() == [1]
     assert issubclass(DependencyError, PackimportError)
+
+
+def test_a_line_of_prompts_may_hold_what_ends_lines_elsewhere(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """JSON escapes the control characters below U+0020 alone."""
+    text = "one\u2028two\u0085three\u2029"
+    line = json.dumps({"prompt": text}, ensure_ascii=False)
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(f"{line}\r\n{line}\n".encode())
+    assert [tokens.tolist() for tokens in read_prompts(path, tokenizer)] == [
+        tokenizer.encode(text).tolist()
+    ] * 2
