@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,18 +47,33 @@ def entries(reference: Logits, run: Logits, max_x: Floats, max_y: Floats) -> Ent
     KL = Σ w·(x − y) / Σ w − (a − b) + log(Σ v / Σ w).
     KL is never negative, so what rounding leaves below zero is zero.
     """
-    count, vocab = reference.shape
-    sums = _Sums(count, _shift(max_x), _shift(max_y))
-    width = min(vocab, _WIDTH)
-    for top in range(0, count, _TILE // width):
-        rows = slice(top, top + _TILE // width)
-        for low in range(0, vocab, width):
-            columns = slice(low, low + width)
-            sums.add(reference[rows, columns], run[rows, columns], rows, low)
+    sums = _Sums(len(reference), _shift(max_x), _shift(max_y))
+    for rows, columns in _tiles(*reference.shape):
+        sums.add(reference[rows, columns], run[rows, columns], rows, columns.start)
     # An entry of −inf leaves no finite sum.
     if np.isfinite(sums.error).all():
         return sums.entries(reference.size)
     return _with_infinite(reference, run, max_x, max_y)
+
+
+def log_sums(logits: npt.NDArray[np.floating], maxima: Floats) -> Floats:
+    """log Σ exp of each row, float64 [rows]; maxima: the rows' largest logits, finite."""
+    shift, total = _shift(maxima), np.zeros(len(logits))
+    for rows, columns in _tiles(*logits.shape):
+        (x,) = _space(1, logits[rows, columns].shape)
+        x[:] = logits[rows, columns]
+        _exp(x, shift[rows])
+        total[rows] += x.sum(axis=1)
+    return np.asarray(shift + np.log(total))
+
+
+def _tiles(count: int, vocab: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of each tile; how a row is cut does not depend on the other rows."""
+    width = min(vocab, _WIDTH)
+    height = _TILE // width
+    for top in range(0, count, height):
+        for low in range(0, vocab, width):
+            yield slice(top, top + height), slice(low, low + width)
 
 
 def _shift(maxima: Floats) -> Floats:
@@ -75,7 +91,7 @@ class _Sums:
 
     def add(self, a: Logits, b: Logits, rows: slice, low: int) -> None:
         """Some columns of some rows; `low` is the first column."""
-        x, y, delta = _space(a.shape)
+        x, y, delta = _space(3, a.shape)
         x[:], y[:] = a, b
         with np.errstate(invalid="ignore", over="ignore"):  # −inf: these sums are thrown away
             np.subtract(x, y, out=delta)
@@ -168,14 +184,13 @@ def _divergence(
 _LOCAL = threading.local()
 
 
-def _space(shape: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
-    """Three arrays of a shape whose values are anything, the same for each call of a thread.
+def _space(count: int, shape: tuple[int, ...]) -> list[Floats]:
+    """Arrays of a shape whose values are anything, the same for each call of a thread.
 
     The page faults of fresh arrays take as long as the arithmetic in them.
     """
     size = math.prod(shape)
     space: Floats | None = getattr(_LOCAL, "space", None)
-    if space is None or space.shape[1] < size:
-        _LOCAL.space = space = np.empty((3, size))
-    x, y, delta = (part[:size].reshape(shape) for part in space)
-    return x, y, delta
+    if space is None or space.size < count * size:
+        _LOCAL.space = space = np.empty(count * size)
+    return [space[i * size : (i + 1) * size].reshape(shape) for i in range(count)]

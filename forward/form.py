@@ -9,7 +9,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from forward.statistics import log_sums, row_maxima
+from forward.entries import log_sums
+from forward.statistics import row_maxima
 from forward.top import Ids, top
 from packimport.errors import DumpError, UsageError
 
@@ -102,9 +103,9 @@ def keep(rows: npt.NDArray[np.generic], form: Form, first: int) -> Kept:
 
 def tail_of(logits: npt.NDArray[np.float32], ids: Ids) -> npt.NDArray[np.float64]:
     """log Σ exp of the entries of each row but `ids`, float64 [rows]; −inf where none is left."""
-    rest = logits.astype(np.float64)
+    rest = logits.copy()
     np.put_along_axis(rest, ids, -np.inf, 1)
-    maxima = rest.max(axis=1)
+    maxima = rest.max(axis=1).astype(np.float64)
     none = np.isinf(maxima)
     tail = np.full(len(rest), -np.inf)
     tail[~none] = log_sums(rest[~none], maxima[~none])

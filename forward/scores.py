@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from forward.dump import Dump, Tokens, rows_at
+from forward.entries import log_sums
 from forward.moments import Floats
-from forward.statistics import log_sums, nll, row_maxima
+from forward.statistics import nll, row_maxima
 from forward.truncated import known_nll
 from packimport.errors import DumpError
 
@@ -51,6 +52,5 @@ def _scores(dump: Dump, positions: Tokens) -> Floats:
     if dump.tops is not None:
         return known_nll(dump, dump.tops, positions, targets)
     logits = rows_at(dump, positions)
-    wide = logits.astype(np.float64)
-    total = log_sums(wide, row_maxima(logits, "run", int(positions[0])))
+    total = log_sums(logits, row_maxima(logits, "run", int(positions[0])))
     return nll(logits, targets, total)

@@ -133,13 +133,6 @@ def nll(logits: npt.NDArray[np.float32], targets: Ids | None, log_sum: Floats) -
     return np.asarray(np.where(targets < 0, np.nan, np.maximum(log_sum - values, 0.0)))
 
 
-def log_sums(logits: npt.NDArray[np.floating], maxima: Floats) -> Floats:
-    """log Σ exp of each row, float64 [rows]; maxima: the rows' largest logits, finite."""
-    x = logits - maxima[:, None]
-    np.exp(x, out=x)
-    return np.asarray(maxima + np.log(x.sum(axis=1)))
-
-
 def row_maxima(logits: npt.NDArray[np.float32], side: str, first: int) -> Floats:
     """The largest logit of each row, float64; NaN and ±inf there are refused."""
     maxima: Floats = logits.max(axis=1).astype(np.float64)

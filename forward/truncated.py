@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from forward.dump import Dump, Tokens, Tops, rows_at
+from forward.entries import log_sums
 from forward.form import tail_of
 from forward.moments import Floats, Moments
-from forward.statistics import RANKED, RowFigures, log_sums, nll, row_maxima
+from forward.statistics import RANKED, RowFigures, nll, row_maxima
 from forward.top import Ids, overlap, top
 
 
@@ -76,7 +77,7 @@ def _whole(dump: Dump, positions: Tokens, side: str, targets: Tokens, ids: Ids) 
     """Of a dump of whole rows; `ids` are those that the other side knows."""
     logits = rows_at(dump, positions)
     maxima = row_maxima(logits, side, int(positions[0]))
-    total = log_sums(logits.astype(np.float64), maxima)
+    total = log_sums(logits, maxima)
     ranked = top(logits, RANKED)
     best = np.take_along_axis(logits, ranked[:, :2], 1).astype(np.float64)
     return _Side(
@@ -94,7 +95,7 @@ def _known(dump: Dump, tops: Tops, positions: Tokens, side: str, targets: Tokens
     first = int(np.searchsorted(dump.where(), positions[0]))
     rows = slice(first, first + len(positions))
     logits, ids = rows_at(dump, positions), tops.ids[rows].astype(np.int64)
-    kept = log_sums(logits.astype(np.float64), row_maxima(logits, side, int(positions[0])))
+    kept = log_sums(logits, row_maxima(logits, side, int(positions[0])))
     total = np.logaddexp(kept, tops.tail[rows])
     logs = logits.astype(np.float64) - total[:, None]
     hit = ids == targets[:, None]
