@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from packimport.dry_run import DryRun
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
+# Of a text off a terminal.
+_COLUMNS = 80
 
 
 def output_options(function: _Function) -> _Function:
@@ -165,7 +167,7 @@ def verify_command(*, container: Path, form: str, quiet: bool) -> int:
     if form == "json":
         click.echo(_json(verified.to_dict()))
     elif not quiet:
-        click.echo(f"{container}: {verified.text()}")
+        click.echo(wrapped(f"{container}: {verified.text()}"))
     return verified.exit_code
 
 
@@ -264,9 +266,12 @@ def table_command(
 @click.argument("code", metavar="CODE")
 def explain_command(*, code: str) -> int:
     """Print cause, effect and cure of a check, such as RPE001."""
+    import sys
+
     from packimport.audit.explain import explain
 
-    click.echo(explain(code))
+    # Its lines are paragraphs: too long to be left whole in a file.
+    click.echo(wrapped(explain(code), None if sys.stdout.isatty() else _COLUMNS))
     return 0
 
 

@@ -43,8 +43,22 @@ class DefaultGroup(click.Group):
         known = {name for name, command in self.commands.items() if not command.hidden}
         known |= {name for parameter in self.get_params(ctx) for name in parameter.opts}
         if not args or args[0] not in known:
+            self._refuse_misspelt(ctx, args)
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_misspelt(self, ctx: click.Context, args: list[str]) -> None:
+        """A first word that is nearly a command, and no path, is a command misspelt."""
+        # What is written as a path is one: `./chek`.
+        if not args or not args[0].isalpha() or os.path.lexists(args[0]):
+            return
+        import difflib
+
+        names = [name for name, command in self.commands.items() if not command.hidden]
+        near = difflib.get_close_matches(args[0], names, n=1, cutoff=0.75)
+        if near:
+            message = f"there is no command or path {printable(args[0])}; did you mean {near[0]}?"
+            raise click.UsageError(message, ctx)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A usage line for each command."""
@@ -121,7 +135,9 @@ def _outcome(command: click.Command, name: str, args: Sequence[str] | None) -> i
     except KeyboardInterrupt:
         return _interrupted()
     except click.ClickException as error:
-        return _fail(name, f"{error.format_message()} {_hint(error, name)}".rstrip(), 2, error)
+        text = error.format_message()
+        stop = "" if text.endswith((".", "?", "!")) else "."
+        return _fail(name, f"{text}{stop} {_hint(error, name)}", 2, error)
     except PackimportError as error:
         return _fail(name, str(error), error.exit_code, error)
     except OSError as error:

@@ -159,7 +159,10 @@ def test_output_survives_a_narrow_encoding() -> None:
 def test_explain_prints_the_section_of_a_code() -> None:
     done = packimport("explain", "RPE001")
     assert done.returncode == 0
-    assert done.stdout.startswith("RPE001: the table is not the declared one")
+    assert done.stdout.startswith("RPE001: the table is not the declared one\nCause. ")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    # One text, wherever the page breaks its lines.
+    assert "short prompts look fine, long ones drift." in " ".join(done.stdout.split())
     assert packimport("explain", "RPE999").returncode == 2
 
 

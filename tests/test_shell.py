@@ -55,7 +55,7 @@ def test_what_a_command_returns(
         (PackimportError("no", place="a\nb"), 3, r"a\nb: no"),
         (ContainerError("no", found="x", fix="Do it."), 3, "no; found x. Do it."),
         (UsageError("both"), 2, "both"),
-        (click.UsageError("what"), 2, "what Try 'tool --help'."),
+        (click.UsageError("what"), 2, "what. Try 'tool --help'."),
         (OSError(28, "No space left on device", "out"), 3, "out: No space left on device"),
         (MemoryError(), 3, "not enough memory"),
         (PackimportError("esc \x1b[31m"), 3, r"esc \x1b[31m"),
@@ -193,7 +193,25 @@ def test_wrong_usage_of_the_default_command(
     with pytest.raises(SystemExit) as caught:
         run(group(), "tool", args)
     assert caught.value.code == 2
-    assert capsys.readouterr().err.endswith("Try 'tool --help'.\n")
+    assert capsys.readouterr().err.endswith(". Try 'tool --help'.\n")
+
+
+def test_a_command_that_is_misspelt(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        run(group(), "tool", ["othr", "pack"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (
+        "tool: error: there is no command or path othr; did you mean other? Try 'tool --help'.\n"
+    )
+    # A folder of that name is one, and a word like no command is a path.
+    (tmp_path / "othr").mkdir()
+    for path in ("othr", "nothing-like-it"):
+        with pytest.raises(SystemExit):
+            run(group(), "tool", [path])
+        assert capsys.readouterr().out == f"run {path} False\n"
 
 
 def test_options_stand_under_their_headings(capsys: pytest.CaptureFixture[str]) -> None:

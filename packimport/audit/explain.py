@@ -13,7 +13,7 @@ _PAGE = "checks.md"
 
 
 def explain(code: str) -> str:
-    """The section of docs/checks.md for a code such as "RPE001": cause, effect and cure, as text.
+    """The section of docs/checks.md for a code such as "RPE001": a line for each paragraph.
 
     Raises UsageError for a code that there is none of, and DependencyError where
     the installation lacks the page.
@@ -28,7 +28,9 @@ def explain(code: str) -> str:
 
 def _plain(markdown: str) -> str:
     """Without the marks of Markdown; a page that is linked is named by its path."""
-    text = re.sub(r"\*\*(.+?)\*\*", r"\1", markdown)
+    title, *paragraphs = re.split(r"\n+(?=\*\*)", markdown)
+    text = "\n".join((title, *(" ".join(part.split()) for part in paragraphs)))
+    text = re.sub(r"\*\*(.+?)\*\*", r"\1", text)
     return re.sub(r"\[[^\]]*\]\(([^)]*)\)", r"docs/\1", text)
 
 
