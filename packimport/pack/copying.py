@@ -142,17 +142,17 @@ def replace_file(
 
 
 def write_file(name: str, target: Path, data: bytes) -> FileRecord:
-    """A new file `target` with `data`, on the disk, and its record."""
-    with _new_file(name, target) as descriptor:
+    """A new file `target` with `data`, on the disk, and its record; others may read it by umask."""
+    with _new_file(name, target, 0o666) as descriptor:
         write_all(descriptor, data)
         os.fsync(descriptor)
     return FileRecord(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 @contextmanager
-def _new_file(name: str, target: Path) -> Iterator[int]:
+def _new_file(name: str, target: Path, mode: int = 0o600) -> Iterator[int]:
     with faults(name):
-        descriptor = os.open(target, _NEW_FILE, 0o600)
+        descriptor = os.open(target, _NEW_FILE, mode)
         try:
             yield descriptor
         finally:

@@ -112,6 +112,19 @@ class TestWhatIsWritten:
         assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o777 & ~mask
 
     @posix
+    @pytest.mark.parametrize("mask", [0o022, 0o077])
+    def test_new_files_are_readable_as_the_umask_says(self, mask: int, tmp_path: Path) -> None:
+        """A pack that root patched is served by another user."""
+        root = make_pack(tmp_path / "p")
+        before = os.umask(mask)
+        try:
+            write(root, tmp_path / "out", extra={"config.json": b"{}"})
+        finally:
+            os.umask(before)
+        for name in ("config.json", "packimport.json"):
+            assert stat.S_IMODE((tmp_path / "out" / name).stat().st_mode) == 0o666 & ~mask
+
+    @posix
     def test_files_are_real_and_have_one_link(self, tmp_path: Path) -> None:
         snapshot = make_snapshot(tmp_path / "cache")
         os.link((snapshot / "model.onnx").resolve(), tmp_path / "another link")
