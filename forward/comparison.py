@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from forward.figures import Figures
 from forward.figures_text import TOP_K, extent, figures_tables, floor_table, lacking, singles
@@ -72,15 +73,17 @@ class Comparison:
         edges: those around the edges of tables are held to it, too.
         """
         mine, others = (
-            [(part.name, part.count) for part in (*one.ranges, *(one.edges if edges else ()))]
+            [(part.name, part.mark) for part in (*one.ranges, *(one.edges if edges else ()))]
             for one in (self, other)
         )
         if mine != others:
+            alike = self.overall.count == other.overall.count
             raise DumpError(
                 f"the dump has other positions than {other.run}",
                 place=self.run,
                 found=f"{self.overall.count} positions up to {self.overall.stop - 1}",
-                allowed=f"{other.overall.count} up to {other.overall.stop - 1}",
+                allowed=f"{'the same ' if alike else ''}{other.overall.count} up to"
+                f" {other.overall.stop - 1}",
                 fix="Make both dumps with the same --positions.",
             )
 
@@ -96,7 +99,8 @@ class Comparison:
         """The same with gates; see Limits.
 
         Raises UsageError for max_floor without a floor, DumpError for a limit of a KL
-        that is not known, and for any limit where position 0 alone is compared.
+        that is not known, for a floor that is infinite, and for any limit where position 0
+        alone is compared.
         """
         limits = Limits(
             max_kl=max_kl,
@@ -105,7 +109,13 @@ class Comparison:
             max_floor=max_floor,
             by_bucket=by_bucket,
         )
-        if max_floor is not None and self.floor is None:
+        self._check_limits(limits)
+        floor = None if self.floor is None else self.floor.ranges
+        return replace(self, gates=gates(limits, self.ranges, floor))
+
+    def _check_limits(self, limits: Limits) -> None:
+        """Refuse limits that prove nothing here."""
+        if limits.max_floor is not None and self.floor is None:
             raise UsageError("--max-floor needs a noise floor", fix="Pass --floor DUMP.")
         if limits.any and self.overall.stop == 1:
             raise DumpError(
@@ -115,15 +125,24 @@ class Comparison:
                 " of the reference",
                 fix="Dump more positions, or leave the limits out.",
             )
+        of_kl = (limits.max_kl, limits.max_kl_p999, limits.max_floor)
         exact = self.exact and (self.floor is None or self.floor.exact)
-        if not exact and any(limit is not None for limit in (max_kl, max_kl_p999, max_floor)):
+        if not exact and any(limit is not None for limit in of_kl):
             raise DumpError(
                 "a top-k dump gives the least that KL can be, not what it is",
                 place=self.run,
                 fix="Dump without --top-k, or hold it to --min-top1 alone.",
             )
-        floor = None if self.floor is None else self.floor.ranges
-        return replace(self, gates=gates(limits, self.ranges, floor))
+        if limits.max_floor is None or self.floor is None:
+            return
+        if self.floor.overall.kl_mean == inf:
+            raise DumpError(
+                "the floor's KL is infinite, so any other would be within it",
+                place=self.floor.run,
+                found="a token that the floor alone rules out, at position"
+                f" {self.floor.overall.kl_max_position}",
+                fix="Make the floor by a precision that rules out no token, or use --max-kl.",
+            )
 
     def has_edge(self, edge: int) -> bool:
         """Whether a position near this edge of a table is compared."""
@@ -187,6 +206,8 @@ class Comparison:
         if self.floor is not None:
             yield ""
             yield f"floor        {printable(self.floor.run)}"
+            if not self.floor.exact:
+                yield TOP_K
             yield from floor_table(self.ranges, self.floor.ranges)
         if self.worst:
             yield ""

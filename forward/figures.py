@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -39,6 +40,7 @@ class Figures:
     dp_*:       p(run) − p(reference) of that token: mean and root of the mean square.
     nmse:       Σ (run − reference)² / Σ reference² of the logits.
     max_difference: the largest |reference − run| of any logit, and where it is.
+    mark:       tells these positions from others; not in the JSON.
     """
 
     name: str
@@ -69,10 +71,11 @@ class Figures:
     max_difference_position: int | None
     max_difference_token: int | None
     errors: Mapping[str, float | None]
+    mark: str
 
     def to_dict(self) -> dict[str, object]:
         """As JSON."""
-        return {key: number(value) for key, value in asdict(self).items()}
+        return {key: number(value) for key, value in asdict(self).items() if key != "mark"}
 
 
 def number(value: object) -> object:
@@ -128,7 +131,14 @@ def figures(
             "top10": standard_error(part.top10),
             **errors,
         },
+        mark=_mark(part, at),
     )
+
+
+def _mark(part: RowFigures, at: npt.NDArray[np.int64]) -> str:
+    """Of the positions, and of the reference's choice there: two dumps of a set may have one."""
+    rows = np.stack([at, part.top_reference]).astype("<i8")
+    return hashlib.sha256(rows.tobytes()).hexdigest()
 
 
 _QUANTILES = {"kl_median": 0.5, "kl_p90": 0.9, "kl_p95": 0.95, "kl_p99": 0.99, "kl_p999": 0.999}
@@ -144,7 +154,7 @@ def _scores(part: RowFigures) -> tuple[dict[str, float | None], dict[str, float 
     # The error of exp(mean) is the mean's times the value; that of a root half of the
     # square's, over the root.
     errors = {
-        name: None if error is None or not value else error * value
+        name: None if error is None or not value else _finite(error * value)
         for name, value, error in (
             (name, values[name], standard_error(nll)) for name, nll in nlls.items()
         )
@@ -191,6 +201,11 @@ def _mean(values: Floats) -> float | None:
     """None where there is no value, or one is not known."""
     mean = float(values.mean()) if len(values) else math.nan
     return None if math.isnan(mean) else mean
+
+
+def _finite(value: float) -> float | None:
+    """None for infinity: there is no telling how far off that is."""
+    return value if math.isfinite(value) else None
 
 
 def _exponential(value: float | None) -> float | None:

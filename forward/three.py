@@ -64,6 +64,8 @@ class Three:
         if self.after.floor is not None:
             yield ""
             yield f"floor        {printable(self.after.floor.run)}, and after beside it"
+            if not self.after.floor.exact:
+                yield TOP_K
             yield from floor_table(self.after.ranges, self.after.floor.ranges)
         if self.after.worst:
             yield ""

@@ -171,6 +171,69 @@ def test_positions_that_are_not_compared_are_said(
     assert "not compared" not in serve("compare", pair[2], dumps["reference"])[1]
 
 
+def test_as_many_other_positions_are_not_the_same(
+    serve: Any, dumps: dict[str, Path], tmp_path: Path
+) -> None:
+    """0-9 and 1,3,5 …: as many, and up to the same one."""
+    one = some(serve, tmp_path, "before", "0-8,19")
+    other = some(serve, tmp_path, "after", "1,3,5,7,9,11,13,15,17,19")
+    words = "the dump has other positions than", "found 10 positions up to 19; allowed: the same 10"
+    code, out, err = serve("compare", dumps["reference"], one, other)
+    assert (code, out) == (3, "")
+    assert all(word in err for word in words)
+    code, out, err = serve("compare", dumps["reference"], one, "--floor", other)
+    assert (code, out) == (3, "")
+    assert all(word in err for word in words)
+    assert serve("compare", dumps["reference"], one, "--floor", one)[0] == 0
+
+
+def ruled_out(serve: Any, tmp_path: Path, value: float) -> Path:
+    """The dump `after` with another logit of one token."""
+    logits = np.load(tmp_path / "after.npy")
+    logits[7, int(logits[7].argmin())] = value
+    logits[8, int(TOKENS[9])] = value
+    np.save(tmp_path / "ruled.npy", logits)
+    out = tmp_path / "ruled"
+    given = ("--tokens", tmp_path / "tokens.npy", "-o", out)
+    assert serve("import", tmp_path / "ruled.npy", *given)[0] == 0
+    return out
+
+
+@pytest.mark.parametrize("limit", ["0", "3"])
+def test_an_infinite_floor_holds_nothing(
+    serve: Any, dumps: dict[str, Path], tmp_path: Path, limit: str
+) -> None:
+    ruled = ruled_out(serve, tmp_path, -np.inf)
+    floor = ("--floor", ruled, "--max-floor", limit, "--format", "json")
+    code, out, err = serve("compare", dumps["reference"], ruled, *floor)
+    assert code == 3
+    assert "the floor's KL is infinite" in err
+    assert parsed(out)["error"]["place"] == str(ruled)
+
+
+def test_a_perplexity_beyond_float64_is_json(
+    serve: Any, dumps: dict[str, Path], tmp_path: Path
+) -> None:
+    ruled = ruled_out(serve, tmp_path, -1e30)
+    code, out, err = serve("compare", dumps["reference"], ruled, "--format", "json")
+    assert (code, err) == (0, "")
+    whole = parsed(out)["overall"]
+    assert (whole["ppl_run"], whole["errors"]["ppl_run"]) == ("Infinity", None)
+    assert whole["errors"]["ppl_reference"] > 0
+
+
+def test_a_floor_of_the_largest_logits_says_so(
+    serve: Any, dumps: dict[str, Path], tmp_path: Path
+) -> None:
+    given = ("--tokens", tmp_path / "tokens.npy", "--top-k", 5, "-o", tmp_path / "top")
+    assert serve("import", tmp_path / "floor.npy", *given)[0] == 0
+    pair = (dumps["reference"], dumps["after"])
+    for runs in (pair, (*pair, dumps["after"])):
+        out = serve("compare", *runs, "--floor", tmp_path / "top")[1]
+        assert "each KL is the least it can be" in out.split("\nfloor ")[1]
+        assert "the least" not in serve("compare", *runs, "--floor", dumps["floor"])[1]
+
+
 @pytest.mark.parametrize("limit", [("--max-kl", 1), ("--min-top1", 0), ("--max-kl-p999", 9)])
 def test_no_limit_over_position_0_alone(
     serve: Any, dumps: dict[str, Path], tmp_path: Path, limit: tuple[str, float]
