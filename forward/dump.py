@@ -137,16 +137,25 @@ def read_dump(folder: Path | str) -> Dump:
             allowed=f"{form['shape']}, for {rows} rows",
             fix="Make the dump again.",
         )
+    steps = stated["steps"]
+    if steps["prefill"] + steps["decode"] != len(tokens):
+        raise DumpError(
+            "the steps are not those of the tokens",
+            place=f"{folder / DUMP}#/steps",
+            found=f"{steps['prefill']} and {steps['decode']}",
+            allowed=f"prefill and decode that add up to {len(tokens)}",
+            fix="Make the dump again.",
+        )
     if at is not None and (at[0] < 0 or at[-1] >= len(tokens) or (np.diff(at) < 1).any()):
         raise DumpError("not ascending positions of tokens", place=str(folder / POSITIONS))
     return Dump(
         name=str(folder),
         tokens=tokens,
         logits=logits,
-        prefill=stated["steps"]["prefill"],
+        prefill=steps["prefill"],
         at=at,
         tops=_read_tops(folder, logits.shape, form["vocab"]) if "vocab" in form else None,
-        edges=tuple(stated["steps"].get("edges", ())),
+        edges=tuple(steps.get("edges", ())),
         normal=stated["engine"].get("format") == KLD_BASE,
     )
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forward.dump import Dump, Tokens, Tops, rows_at
+from forward.dump import Dump, Logits, Tokens, Tops, rows_at
 from forward.entries import log_sums
 from forward.form import tail_of
 from forward.moments import Floats, Moments
 from forward.statistics import RANKED, RowFigures, nll, row_maxima
 from forward.top import Ids, overlap, top
+from packimport.errors import DumpError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +97,7 @@ def _known(dump: Dump, tops: Tops, positions: Tokens, side: str, targets: Tokens
     rows = slice(first, first + len(positions))
     logits, ids = rows_at(dump, positions), tops.ids[rows].astype(np.int64)
     kept = log_sums(logits, row_maxima(logits, side, int(positions[0])))
+    _check_ranked(dump, logits, tops.tail[rows], positions)
     total = np.logaddexp(kept, tops.tail[rows])
     logs = logits.astype(np.float64) - total[:, None]
     hit = ids == targets[:, None]
@@ -111,6 +113,24 @@ def _known(dump: Dump, tops: Tops, positions: Tokens, side: str, targets: Tokens
     )
 
 
+def _check_ranked(dump: Dump, logits: Logits, tail: Floats, positions: Tokens) -> None:
+    """Refuse rows that do not descend, and tails that hold more than their rows leave out."""
+    last = logits[:, -1].astype(np.float64)
+    with np.errstate(divide="ignore"):  # none is left out of a whole row
+        most = last + np.log(dump.vocab - logits.shape[1])
+    # float16 has rounded the kept logits, not the tail.
+    room = np.where(np.isfinite(last), np.abs(last), 0.0) * 2.0**-11 + 1e-6
+    bad = np.flatnonzero((logits[:, 1:] > logits[:, :-1]).any(axis=1) | (tail > most + room))
+    if bad.size:
+        raise DumpError(
+            "a row of a top-k dump does not hold the largest logits, in order, and what they leave",
+            place=f"{dump.name}: position {int(positions[bad[0]])}",
+            found=f"logits down to {last[bad[0]]:g}, of the others {tail[bad[0]]:g}",
+            allowed=f"descending logits, and log-sum-exp up to {most[bad[0]]:g}",
+            fix="Make the dump again.",
+        )
+
+
 def known_nll(dump: Dump, tops: Tops, positions: Tokens, targets: Tokens) -> Floats:
     """−log p of the next tokens, float64 [rows]; NaN where a top-k dump does not keep them."""
     return _known(dump, tops, positions, "run", targets).nll
@@ -118,17 +138,33 @@ def known_nll(dump: Dump, tops: Tops, positions: Tokens, targets: Tokens) -> Flo
 
 def _least(x: _Side, y: _Side) -> Floats:
     """The KL of the tokens that both sides know, and all others as one; float64 [rows]."""
-    equal = x.ids[:, :, None] == y.ids[:, None, :]
-    common = equal.any(axis=2)
+    places = _places(x.ids, y.ids)
+    common = places >= 0
     p = np.where(common, x.logs, -np.inf)
-    q = np.take_along_axis(y.logs, equal.argmax(axis=2), 1)
+    q = np.take_along_axis(y.logs, np.maximum(places, 0), 1)
+    taken = np.zeros(y.ids.shape, np.bool_)
+    taken[common.nonzero()[0], places[common]] = True
     rest_p = _log_sum(np.where(common, -np.inf, x.logs), x.rest)
-    rest_q = _log_sum(np.where(equal.any(axis=1), -np.inf, y.logs), y.rest)
+    rest_q = _log_sum(np.where(taken, -np.inf, y.logs), y.rest)
     p = np.concatenate([p, rest_p[:, None]], axis=1)
     q = np.concatenate([q, rest_q[:, None]], axis=1)
     with np.errstate(invalid="ignore"):  # −inf − −inf, where p is 0
         terms = np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q))
     return np.asarray(np.maximum(terms.sum(axis=1), 0.0))
+
+
+def _places(wanted: Ids, ids: Ids) -> Ids:
+    """Where each of the wanted ids stands in its row of ids, int64 of its shape; −1: nowhere.
+
+    By sorting: to hold each beside each would take the square of their number.
+    """
+    order = np.argsort(ids, axis=1)
+    # Ids of different rows are made to differ, so that all rows are one ascending list.
+    apart = np.arange(len(ids))[:, None] * (1 + max(int(wanted.max()), int(ids.max())))
+    listed = (np.take_along_axis(ids, order, 1) + apart).ravel()
+    keys = wanted + apart
+    found = np.minimum(np.searchsorted(listed, keys.ravel()), listed.size - 1).reshape(keys.shape)
+    return np.where(listed[found] == keys, order.ravel()[found], -1)
 
 
 def _log_sum(logs: Floats, rest: Floats) -> Floats:

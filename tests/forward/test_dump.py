@@ -227,6 +227,15 @@ def test_damage_is_named(tmp_path: Path, damage: Any, message: str) -> None:
         read_dump(folder)
 
 
+def test_steps_of_other_tokens_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "d") / "dump.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["steps"] |= {"prefill": 1}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(DumpError, match=r"dump\.json#/steps: .*found 1 and .* add up to 8"):
+        read_dump(tmp_path / "d")
+
+
 def test_what_is_no_dump(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match="no such dump"):
         read_dump(tmp_path / "nothing")

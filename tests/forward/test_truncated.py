@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,3 +134,63 @@ def test_a_likelihood_that_is_not_known_is_refused(pair: tuple[Dump, Dump], tmp_
     assert likelihood(pair[0], cut(pair[1], 1)).overall.count == COUNT - 1
     with pytest.raises(DumpError, match=r"reference: .*can't be computed.*of 119 next tokens"):
         likelihood(cut(pair[0], 1), pair[1])
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("damage", ["order", "tail", "infinite tail", "whole with a tail"])
+def test_rows_that_are_no_largest_logits_are_refused(
+    pair: tuple[Dump, Dump], side: int, damage: str
+) -> None:
+    k = VOCAB if damage.startswith("whole") else 12
+    with np.errstate(divide="ignore"):
+        kept = cut(pair[1], k)
+    assert kept.tops is not None
+    logits, tail = kept.logits[:].copy(), kept.tops.tail.copy()
+    if damage == "order":
+        logits[37, 3:5] = logits[37, [4, 3]]
+    elif damage == "tail":
+        # What 38 others of the last one's size would give, and some more.
+        tail[37] = logits[37, -1] + np.log(VOCAB - k) + 0.01
+    else:
+        tail[37] = np.inf if k < VOCAB else -30.0
+    broken = replace(kept, logits=logits, tops=replace(kept.tops, tail=tail))
+    sides = (broken, pair[0]) if side else (pair[0], broken)
+    with pytest.raises(DumpError, match="run: position 37: a row of a top-k dump does not hold"):
+        compare(*sides)
+
+
+def test_ties_and_float16_are_in_order() -> None:
+    """Rounding may make equals of the kept logits, and a tail that is above what they allow."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(30, 2, (COUNT, VOCAB)).astype(np.float32)
+    x[:60] = 30.004  # which float16 rounds down
+    one = Dump(name="reference", tokens=np.zeros(COUNT, np.int64), logits=x, prefill=COUNT)
+    kept = cut(one, 12)
+    narrow = replace(kept, logits=kept.logits[:].astype(np.float16).astype(np.float32))
+    assert compare(narrow, one).overall.kl_mean < 1e-4
+
+
+def test_memory_does_not_grow_with_the_square_of_what_is_kept() -> None:
+    """4 rows of 20 000: to hold each id beside each would take 1.6 GB."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(0, 2, (4, 50_000)).astype(np.float32)
+    tokens = np.zeros(4, np.int64)
+    one = cut(Dump(name="reference", tokens=tokens, logits=x, prefill=4), 20_000)
+    other = cut(Dump(name="run", tokens=tokens, logits=x[:, ::-1].copy(), prefill=4), 20_000)
+    assert one.tops is not None
+    assert other.tops is not None
+    tracemalloc.start()
+    found = compare(one, other).overall.kl_mean
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 28
+    p, q = softmax(x), softmax(x[:, ::-1])
+    means = []
+    for row in range(4):
+        inside = np.isin(np.arange(50_000), one.tops.ids[row]) & np.isin(
+            np.arange(50_000), other.tops.ids[row]
+        )
+        a = np.append(p[row, inside], p[row, ~inside].sum())
+        b = np.append(q[row, inside], q[row, ~inside].sum())
+        means.append((a * np.log(a / b)).sum())
+    assert found == pytest.approx(np.mean(means), rel=1e-9)
