@@ -248,7 +248,8 @@ def import_command(
         if tokens is not None or form != ALL:
             raise UsageError("a base of llama.cpp has its own tokens, rows and dtype")
         chunks, rows = import_base(file, output)
-        click.echo(f"{output}: {chunks} dumps of {rows} rows, chunk-0000 and on")
+        made = "1 dump" if chunks == 1 else f"{chunks} dumps"
+        click.echo(f"{output}: {made} of {rows} rows, chunk-0000{' and on' * (chunks > 1)}")
         return 0
     if tokens is None:
         raise UsageError("a .npy file of logits needs the tokens", fix="Pass --tokens FILE.")
@@ -267,7 +268,7 @@ def export_command(*, dumps: tuple[Path, ...], output: Path) -> int:
     from forward.exchange import export_base
 
     chunks, count = export_base(dumps, output)
-    click.echo(f"{output}: {chunks} chunks of {count} tokens")
+    click.echo(f"{output}: {chunks} chunk{'s' * (chunks > 1)} of {count} tokens")
     return 0
 
 

@@ -27,7 +27,8 @@ def print_pieces(pieces: Iterable[str]) -> None:
 def dumps_line(folder: Path, prompts: Sequence[Tokens], form: Form) -> str:
     """What was dumped of many prompts."""
     positions = sum(map(len, prompts))
-    return f"{folder}: {len(prompts)} dumps, {positions} positions, {form.dtype}"
+    dumps = "1 dump" if len(prompts) == 1 else f"{len(prompts)} dumps"
+    return f"{folder}: {dumps}, {positions} positions, {form.dtype}"
 
 
 def safe(text: str) -> str:

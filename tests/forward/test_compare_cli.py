@@ -134,6 +134,14 @@ def test_bases_there_and_back(serve: Any, dumps: dict[str, Path], tmp_path: Path
     assert serve("compare", *pair, "--max-kl", "1e-6")[0] == 0
 
 
+def test_a_base_of_one_chunk(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
+    base, chunks = tmp_path / "base.kld", tmp_path / "chunks"
+    assert (
+        serve("export", dumps["reference"], "-o", base)[1] == f"{base}: 1 chunk of {COUNT} tokens\n"
+    )
+    assert serve("import", base, "-o", chunks)[1] == f"{chunks}: 1 dump of 19 rows, chunk-0000\n"
+
+
 def test_what_import_refuses(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
     file, out = tmp_path / "reference.npy", tmp_path / "out"
     assert serve("import", file, "-o", out)[0] == 2
