@@ -90,7 +90,7 @@ def test_keys_that_are_repeated_have_the_heads_of_their_node(tmp_path: Path) -> 
     assert check(grouped).verdict == "ok"
 
 
-@pytest.mark.parametrize(("heads", "key_heads"), [(2, 1), (1, 2), (4, 2)])
+@pytest.mark.parametrize(("heads", "key_heads"), [(2, 1), (2, 4), (1, 2), (4, 2)])
 def test_other_heads_than_those_that_are_repeated(
     heads: int, key_heads: int, tmp_path: Path
 ) -> None:

@@ -141,8 +141,10 @@ def _check_heads(node: Node, served: _Served) -> None:
         for side in served.sides:
             names = [name for name in _HEADS[side] if attention.node.has(name)]
             taken = attention.node.integer(names[0], 0) if names else 0
-            is_repeated = side == "key" and served.way.repeated == heads and taken % heads == 0
-            if taken not in {0, heads} and not (is_repeated and len(served.sides) == 1):
+            repeated = served.way.repeated if served.sides == {"key"} else None
+            if repeated is not None and repeated > 0 and taken % repeated == 0:
+                taken = repeated
+            if taken not in {0, heads}:
                 raise Unfollowed(
                     f"has num_heads = {heads}, and the attention takes {taken} heads of its {side}"
                 )
