@@ -30,7 +30,7 @@ def not_a_folder(given: Path) -> ContainerError:
 
 
 def refuse_no_pack(listing: Listing, given: Path) -> None:
-    """Raise ContainerError where a listed folder holds no pack, or more than one snapshot."""
+    """Raise ContainerError where a listed folder is no pack, or holds packs or snapshots."""
     if not listing.entries:
         raise ContainerError(
             "the folder is empty", place=str(given), fix="Pass the folder of a pack."
@@ -48,6 +48,7 @@ def refuse_no_pack(listing: Listing, given: Path) -> None:
     for name in listing.folders:
         if name == "genai_config.json" or name.endswith(".onnx"):
             raise ContainerError("a folder stands in place of a file", place=name)
+    _refuse_many(listing, given)
     if "genai_config.json" not in listing.entries and not any(
         name.endswith(".onnx") for name in listing.entries
     ):
@@ -56,4 +57,19 @@ def refuse_no_pack(listing: Listing, given: Path) -> None:
             place=str(given),
             found=", ".join(list(listing.entries)[:5]),
             fix="Pass the folder of a pack.",
+        )
+
+
+def _refuse_many(listing: Listing, given: Path) -> None:
+    """Raise ContainerError for a folder above packs, as a repository with one for each device."""
+    files = [PurePosixPath(name) for name in listing.entries]
+    top = [file.name for file in files if len(file.parts) == 1]
+    packs = sorted(str(f.parent) for f in files if f.name == "genai_config.json")
+    if packs and "genai_config.json" not in top and not any(n.endswith(".onnx") for n in top):
+        others = f" and {len(packs) - 5} more" if len(packs) > 5 else ""
+        raise ContainerError(
+            "no pack, but a folder of packs: each has a genai_config.json of its own",
+            place=str(given),
+            found=", ".join(packs[:5]) + others,
+            fix=f"Pass one of them, such as {given / packs[0]}",
         )

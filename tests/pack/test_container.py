@@ -237,6 +237,38 @@ def test_nesting_is_bounded(tmp_path: Path) -> None:
 
 
 @posix
+class TestFoldersOfPacks:
+    @pytest.fixture
+    def above(self, tmp_path: Path) -> Path:
+        """A repository with a pack for each device, and the model's own config above them."""
+        for name in ("cpu/int4", "cuda", "directml", "npu"):
+            make_pack(tmp_path / "repo" / name)
+        (tmp_path / "repo" / "config.json").write_bytes(b"{}")
+        return tmp_path / "repo"
+
+    def test_one_of_them_is_to_be_passed(self, above: Path) -> None:
+        error = refused(above)
+        assert error.message.startswith("no pack, but a folder of packs")
+        assert error.found == "cpu/int4, cuda, directml, npu"
+        assert error.fix == f"Pass one of them, such as {above / 'cpu/int4'}"
+        assert open_container(above / "cuda").has("genai_config.json")
+
+    def test_many_of_them(self, above: Path) -> None:
+        for name in ("p1", "p2", "p3"):
+            make_pack(above / name)
+        error = refused(above)
+        assert error.found == "cpu/int4, cuda, directml, npu, p1 and 2 more"
+
+    @pytest.mark.parametrize("name", ["genai_config.json", "model.onnx"])
+    def test_a_pack_with_another_in_a_folder_is_one(self, name: str, above: Path) -> None:
+        (above / name).write_bytes(FILES[name])
+        assert open_container(above).has(f"cuda/{name}")
+
+    def test_an_export_with_its_graph_in_a_folder_is_a_pack(self, tmp_path: Path) -> None:
+        pack = make_pack(tmp_path / "p", {"onnx/model.onnx": b"x", "config.json": b"{}"})
+        assert open_container(pack).has("onnx/model.onnx")
+
+
 class TestSnapshots:
     def test_a_snapshot_of_a_hub_cache(self, tmp_path: Path) -> None:
         container = open_container(make_snapshot(tmp_path))
