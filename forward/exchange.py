@@ -20,6 +20,7 @@ from forward.sources import file_hashes
 from forward.steps import Block, Step
 from forward.unfinished import check_free, unfinished
 from packimport.errors import DumpError
+from packimport.pack.signals import ended_by_signals
 
 
 def import_npy(path: Path, tokens: Tokens, out: Path, form: Form = ALL) -> tuple[int, int]:
@@ -95,13 +96,14 @@ def export_base(folders: Sequence[Path], out: Path) -> tuple[int, int]:
     check_free(out)
     tokens = np.stack([dump.tokens for dump in dumps])
     partial = out.absolute().with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-    try:
-        with naming(partial), partial.open("xb") as file:
-            write_base(file, tokens, dumps[0].vocab, _scored_rows(dumps))
-        check_free(out)
-        partial.rename(out.absolute())
-    finally:
-        partial.unlink(missing_ok=True)
+    with ended_by_signals():
+        try:
+            with naming(partial), partial.open("xb") as file:
+                write_base(file, tokens, dumps[0].vocab, _scored_rows(dumps))
+            check_free(out)
+            partial.rename(out.absolute())
+        finally:
+            partial.unlink(missing_ok=True)
     return tokens.shape[0], tokens.shape[1]
 
 

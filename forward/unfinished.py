@@ -20,6 +20,7 @@ from forward.steps import Step
 from packimport.errors import DumpError, PackimportError
 from packimport.pack.documents import load_json, write_json
 from packimport.pack.lock import HELD, take
+from packimport.pack.signals import ended_by_signals
 
 RUN, _LOCK = "run.json", "run.lock"
 Identity = Mapping[str, object]
@@ -47,8 +48,8 @@ NOTHING = Done()
 def unfinished(folder: Path, identity: Identity | None = None) -> Iterator[Path]:
     """A sibling that becomes `folder` when the block ends well.
 
-    Without an identity it vanishes when the block fails. With one (JSON values that
-    tell a run from others) only a refusal removes it: after a kill or an interrupt
+    Without an identity it vanishes when the block fails or is asked to end. With one (JSON
+    values that tell a run from others) only a refusal removes it: after a kill or an interrupt
     the run of the same identity gets the folder as it was left.
     Raises DumpError where `folder` is taken or its parent missing, and where
     another run has left or is writing its own.
@@ -58,9 +59,10 @@ def unfinished(folder: Path, identity: Identity | None = None) -> Iterator[Path]
     mark = secrets.token_hex(4) + "." if identity is None else ""
     partial = where.with_name(f".{folder.name}.{mark}partial")
     if identity is None:
-        partial.mkdir()
-        with _removed_after(partial, BaseException):
-            yield partial
+        with ended_by_signals():
+            partial.mkdir()
+            with _removed_after(partial, BaseException):
+                yield partial
     else:
         partial.mkdir(exist_ok=True)
         with _owned(partial, identity, folder), _removed_after(partial, PackimportError):

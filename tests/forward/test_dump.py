@@ -145,8 +145,8 @@ def test_a_full_disk_is_seen_before_it_is_full(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
-def test_a_killed_run_leaves_no_dump(tmp_path: Path) -> None:
+def stopped(folder: Path, number: int) -> int:
+    """The exit code of a process that gets a signal while it writes a dump."""
     script = """
 import sys, time
 from pathlib import Path
@@ -160,14 +160,28 @@ def slow():
 write_dump(Path(sys.argv[1]), TOKENS, slow(), provenance)
 """
     root = Path(__file__).parent.parent.parent
-    command = [sys.executable, "-c", script, str(tmp_path / "d")]
+    command = [sys.executable, "-c", script, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"block\n"
         time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
+        process.send_signal(number)
+    return process.returncode
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
+def test_a_killed_run_leaves_no_dump(tmp_path: Path) -> None:
+    assert stopped(tmp_path / "d", signal.SIGKILL) == -signal.SIGKILL
     assert not (tmp_path / "d").exists()
     write(tmp_path / "d")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGHUP")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_run_that_is_asked_to_end_leaves_nothing(tmp_path: Path, name: str) -> None:
+    number = getattr(signal, name)
+    assert stopped(tmp_path / "d", number) == 128 + number
+    assert not list(tmp_path.iterdir())
 
 
 def _cut(folder: Path) -> None:
