@@ -220,7 +220,7 @@ def _probe(container: Path, config: Path | None, model: str | None, output: str)
     import json
 
     from forward.probe import probe
-    from forward.probe_report import refusal
+    from forward.probe_report import VALUES, refusal
 
     if config is not None and model is not None:
         raise UsageError("--config and --model both declare the schedule", fix="Pass one of them.")
@@ -231,7 +231,7 @@ def _probe(container: Path, config: Path | None, model: str | None, output: str)
             click.echo(json.dumps(refusal(error), indent=2))
         raise
     text = json.dumps(found.to_dict(), indent=2, allow_nan=False)
-    click.echo(text if output == "json" else wrapped(found.text()))
+    click.echo(text if output == "json" else wrapped(found.text(), values=VALUES))
     return found.exit_code
 
 

@@ -16,6 +16,8 @@ from packimport.version import __version__
 SCHEMA = "probe.schema.json"
 TOOL = {"name": "forward-serve", "version": __version__}
 WITHIN, WRONG, NOT_PROBED = "within", "wrong", "not probed"
+# The column where the values of the text begin.
+VALUES = 14
 _EXIT = {WITHIN: 0, WRONG: 1, NOT_PROBED: 3}
 
 
@@ -216,7 +218,7 @@ def _calls(site: Site) -> str:
 def _fields(**fields: str) -> Iterator[str]:
     for name, value in fields.items():
         if value:
-            yield f"    {name:<10}{printable(value)}"
+            yield f"    {name}".ljust(VALUES) + printable(value)
 
 
 def _finite(value: float | None) -> float | None:

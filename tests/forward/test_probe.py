@@ -26,13 +26,14 @@ from forward import cli
 from forward.probe import _probed, probe
 from forward.probe_case import Case
 from forward.probe_model import tiny_model
-from forward.probe_report import SCHEMA, Probe, Probed
+from forward.probe_report import SCHEMA, VALUES, Probe, Probed
 from packimport.audit.audit import check, find
 from packimport.errors import ContainerError
 from packimport.pack.archive import opened
 from packimport.pack.documents import validate
 from packimport.rope.schedule import Rope
 from packimport.semantics.reader import read_semantics
+from packimport.wrapping import wrapped
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 
@@ -660,6 +661,11 @@ def test_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "  what to do, by the checks of packimport:",
         f"    {found.code:<10}{found.fix}",
     ]
+
+    # Folded, a value goes on below its beginning.
+    folded = wrapped(out, 80, values=VALUES).splitlines()
+    (index,) = (i for i, line in enumerate(folded) if line.startswith("    declared  "))
+    assert folded[index + 1].startswith(" " * len("    declared  ") + "original_max")
 
     code, out, err = ended(capsys, pack, "--probe", "--format", "json")
     assert (code, err) == (1, "")
