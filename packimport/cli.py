@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from packimport.dry_run import DryRun
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
-# Of a text off a terminal.
-_COLUMNS = 80
+# Of a text off a terminal; and where what is folded of a list of changes goes on.
+_COLUMNS, _INSET = 80, 8
 
 
 def output_options(function: _Function) -> _Function:
@@ -116,7 +116,7 @@ def patch_command(
 
             mended = patch_in_place(container, config, model, bytes_only=bytes_only)
             _say(mended.recovered, quiet)
-            after, text = mended.after, wrapped(mended.text())
+            after, text = mended.after, wrapped(mended.text(), values=_INSET)
         else:
             from packimport.patching import patch
             from packimport.progress_bar import progress_bar
@@ -125,7 +125,7 @@ def patch_command(
                 patched = patch(
                     container, out, config, model, bytes_only=bytes_only, on_progress=on_progress
                 )
-            after, text = patched.after, wrapped(patched.text())
+            after, text = patched.after, wrapped(patched.text(), values=_INSET)
     except PackimportError as error:
         _print_refusal(error, form, quiet)
         raise
@@ -298,7 +298,7 @@ def _print_plan(planned: DryRun, form: str, quiet: bool) -> None:
     if form == "json":
         click.echo(_json(planned.to_dict()))
     elif not quiet:
-        click.echo(wrapped(planned.text()))
+        click.echo(wrapped(planned.text(), values=_INSET))
 
 
 def _say(note: str | None, quiet: bool) -> None:

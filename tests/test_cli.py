@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from builders import plain, tiny_pack
 
+from packimport.cli import main
 from packimport.pack.documents import validate
 
 PACKS = Path(__file__).parent / "packs"
@@ -101,6 +102,20 @@ def test_quiet_prints_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
     done = packimport("patch", PACKS / "oga-0.18.0-linear", "-o", tmp_path / "o", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_dry_run_fits_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(SystemExit):
+        main(["patch", str(PACKS / "oga-0.11.2-llama3"), "--dry-run"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) == 80
+    # A line for each of the two hashes, whole.
+    assert sum(line.startswith("    sha256 ") for line in lines) == 2
+    assert sum(line.startswith("        becomes ") for line in lines) == 2
 
 
 def test_a_fault_of_ours_is_exit_4_and_a_line(tmp_path: Path) -> None:
