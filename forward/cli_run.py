@@ -47,7 +47,7 @@ def prompts_option(function: _Function) -> _Function:
         "--prompts",
         type=FOLDER,
         help="Dump each line of a JSONL file, with prompt, tokens or messages, as DIR/00000 and"
-        " so on; or the tokens of each dump in a folder. For --dump-logits.",
+        " so on; or the tokens of each dump in a folder.",
     )(function)
 
 

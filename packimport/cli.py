@@ -207,16 +207,26 @@ def show_command(
 @group.command(name="table", short_help="Write the frequencies and tables that a config declares.")
 @click.argument("source", metavar="CONFIG", required=False, type=FOLDER)
 @click.option("--model", metavar="ID", help="A known model in place of CONFIG.")
-@click.option("--rows", type=click.IntRange(min=1), default=4096, show_default=True)
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=4096,
+    show_default=True,
+    help="Positions 0 to N - 1.",
+)
 @click.option(
     "--dtype",
     type=click.Choice(("float32", "float16", "bfloat16", "float64")),
+    metavar="DTYPE",
     default="float32",
     show_default=True,
+    help="Of cos and sin: float32, float16, bfloat16 or float64.",
 )
 @click.option(
     "--layout",
     type=click.Choice(("pairs", "duplicated", "repeated", "row", "complex")),
+    metavar="NAME",
     default="pairs",
     show_default=True,
     help="pairs: [rows, pairs]; duplicated: [cos cos]; repeated: each value twice;"
