@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from forward.dump import DUMP, LOGITS, POSITIONS, TAIL, TOKENS, Tokens, tokens_sha256
+from forward.dump import DUMP, POSITIONS, TOKENS, Tokens, tokens_sha256
 from forward.form import ALL, Form
-from forward.sink import Sink, naming
+from forward.sink import Sink, naming, row_files
 from forward.steps import Block, Step
 from forward.unfinished import NOTHING, Done, Identity, done_steps, unfinished
 from packimport.errors import DumpError
@@ -68,14 +68,17 @@ def resume_dump(
     identity: Identity,
     form: Form = ALL,
 ) -> tuple[int, int]:
-    """The same; after a kill it goes on behind the last whole step, where all rows are kept.
+    """The same; after a kill it goes on behind the last step whose rows are whole.
 
     steps:    those of the run. blocks: given how many of them are done, the others' blocks.
     identity: what tells this run from others; see `unfinished`.
     """
     with unfinished(folder, identity) as partial:
-        whole = form.positions is None and form.top_k is None
-        done = done_steps(partial / LOGITS, steps) if whole else NOTHING
+        kept = form.kept(len(tokens))
+        files = [partial / name for name in row_files(form)]
+        # dump.json of a top-k dump says how many entries a whole row has: one is run again.
+        most = len(kept) if form.top_k is None else len(kept) - 1
+        done = done_steps(files, steps, kept, most)
         left = blocks(done.steps)
         return _fill(partial, tokens, left, provenance, chunk=chunk, form=form, done=done)
 
@@ -100,8 +103,6 @@ def _fill(
     _save(partial / TOKENS, tokens, "<i8")
     if form.positions is not None:
         _save(partial / POSITIONS, kept, "<i8")
-    if form.top_k is not None:
-        _save(partial / TAIL, np.concatenate(sink.tails), "<f8")
     steps: dict[str, object] = {
         "prefill": len(tokens) - sink.decoded,
         "decode": sink.decoded,
@@ -137,16 +138,23 @@ def _document(
 ) -> dict[str, object]:
     """dump.json: nothing in it changes between two equal runs."""
     files = [
-        {"name": name, "bytes": size, "sha256": digest}
+        {"name": _text(name), "bytes": size, "sha256": digest}
         for name, (size, digest) in sorted(provenance.files.items())
     ]
     edges = {"edges": list(provenance.edges)} if provenance.edges else {}
     return {
         "schema_version": 1,
         "tool": {"name": "forward-serve", "version": __version__},
-        "engine": dict(provenance.engine),
-        "source": {"kind": provenance.kind, "path": provenance.path, "files": files},
+        "engine": {key: _text(value) for key, value in provenance.engine.items()},
+        "source": {"kind": provenance.kind, "path": _text(provenance.path), "files": files},
         "tokens": {"count": len(tokens), "sha256": tokens_sha256(tokens)},
         "steps": {**steps, **edges},
         "logits": dict(logits),
     }
+
+
+def _text(value: object) -> object:
+    """A value; of the name of a file that is no Unicode its bytes become \\udcXX."""
+    if not isinstance(value, str):
+        return value
+    return value.encode(errors="backslashreplace").decode()

@@ -254,6 +254,14 @@ def open_session(
     """
     ort = _onnxruntime()
     settings = settings or Settings()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise GraphError(
+            "the path is not Unicode, and onnxruntime opens no other",
+            place=str(path),
+            fix="Rename the folder, or name the pack by a link.",
+        ) from error
     options = _options(ort, settings)
     options.enable_mem_reuse = reuse
     return _opened(ort, str(path), place, options, settings, library=library, runtime=runtime)

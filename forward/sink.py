@@ -4,45 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from forward.dump import IDS, LOGITS, Tokens
-from forward.form import Form, Kept, keep
+from forward.dump import IDS, LOGITS, TAIL, Tokens
+from forward.form import Form, keep
 from forward.steps import Block
 from forward.unfinished import NOTHING, Done
 from packimport.errors import DumpError
 
 
+def row_files(form: Form) -> tuple[str, ...]:
+    """The files that get a row for each position that is kept."""
+    return (LOGITS,) if form.top_k is None else (LOGITS, IDS, TAIL)
+
+
 class Sink:
-    """Takes blocks in order and writes logits.npy, and ids.npy of a top-k dump.
+    """Takes blocks in order and writes logits.npy, and ids.npy and tail.npy of a top-k dump.
 
     rows, entries: the shape of what is written so far. vocab: of the whole rows.
-    decoded: how many tokens ran one at a time. tails: of a top-k dump, block by block.
+    decoded: how many tokens ran one at a time.
     """
 
     def __init__(self, folder: Path, kept: Tokens, form: Form, done: Done = NOTHING) -> None:
-        """done: what of a whole dump is in the folder already; the blocks go on behind it."""
+        """done: what of the dump is in the folder already; the blocks go on behind it."""
         self.decoded = done.decoded
-        self.rows, self.entries, self.vocab = done.rows, done.vocab, done.vocab
-        self.tails: list[npt.NDArray[np.float64]] = []
+        self.rows, self.entries, self.vocab = done.rows, done.entries, done.entries
         self._folder = folder
         self._kept = kept
         self._form = form
         self._stack = contextlib.ExitStack()
-        names = (LOGITS,) if form.top_k is None else (LOGITS, IDS)
-        self._files: list[BinaryIO] = [
-            self._stack.enter_context((folder / name).open("r+b" if done.rows else "wb"))
-            for name in names
+        self._files: list[tuple[Path, BinaryIO]] = [
+            (path, self._stack.enter_context(path.open("r+b" if done.rows else "wb")))
+            for path in (folder / name for name in row_files(form))
         ]
         if done.rows:
-            self._files[0].truncate(done.size)
-            self._files[0].seek(done.size)
+            for (_, file), size in zip(self._files, done.sizes, strict=True):
+                file.truncate(size)
+                file.seek(size)
 
     def add(self, block: Block) -> None:
         """Write what is kept of a block."""
@@ -54,24 +58,26 @@ class Sink:
                 return
             rows, first = rows[self._kept[low:high] - first], int(self._kept[low])
         part = keep(rows, self._form, first)
+        self.vocab = rows.shape[1]
+        arrays = [array for array in (part.logits, part.ids, part.tail) if array is not None]
         if not self.rows:
-            self.vocab, self.entries = rows.shape[1], part.logits.shape[1]
-            self._begin(part)
-        with naming(self._folder / LOGITS):
-            self._files[0].write(part.logits.data)
-        if part.ids is not None and part.tail is not None:
-            with naming(self._folder / IDS):
-                self._files[1].write(part.ids.data)
-            self.tails.append(part.tail)
+            self.entries = part.logits.shape[1]
+            self._begin(arrays)
+        for (path, file), array in zip(self._files, arrays, strict=True):
+            with naming(path):
+                file.write(array.data)
+                if len(arrays) > 1:
+                    file.flush()  # short rows: a kill leaves as many in each file
         self.rows += len(rows)
 
-    def _begin(self, part: Kept) -> None:
+    def _begin(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
         """The headers, once the width of a row is known."""
-        shape = (len(self._kept), self.entries)
-        _check_disk(self._folder, part.logits.itemsize * shape[0] * shape[1])
-        descriptions = (part.logits.dtype.str, "<i4")
-        for file, description in zip(self._files, descriptions, strict=False):
-            header = {"descr": description, "fortran_order": False, "shape": shape}
+        rows = len(self._kept)
+        row = sum(array[0].nbytes for array in arrays)
+        _check_disk(self._folder, rows * row)
+        for (_, file), array in zip(self._files, arrays, strict=True):
+            shape = (rows, *array.shape[1:])
+            header = {"descr": array.dtype.str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
 
     def __enter__(self) -> Sink:

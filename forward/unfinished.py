@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from forward.dump import Tokens
 from forward.steps import Step
 from packimport.errors import DumpError, PackimportError
 from packimport.pack.documents import load_json, write_json
@@ -30,14 +31,15 @@ Identity = Mapping[str, object]
 class Done:
     """How far an unfinished dump is.
 
-    steps: of the run's, from the first. rows: the logits after them, [rows, vocab], which
-    with their header are `size` bytes. decoded: those of them that ran one at a time.
+    steps: of the run's, from the first. rows, entries: the logits that are kept of them,
+    [rows, entries]. sizes: the bytes of each file that has such rows, with its header.
+    decoded: how many tokens of those steps ran one at a time.
     """
 
     steps: int = 0
     rows: int = 0
-    vocab: int = 0
-    size: int = 0
+    entries: int = 0
+    sizes: tuple[int, ...] = ()
     decoded: int = 0
 
 
@@ -89,29 +91,50 @@ def check_free(folder: Path) -> None:
         )
 
 
-def done_steps(logits: Path, steps: Sequence[Step]) -> Done:
-    """The steps whose rows are whole in an unfinished file of all logits, [positions, vocab]."""
+def done_steps(files: Sequence[Path], steps: Sequence[Step], kept: Tokens, most: int) -> Done:
+    """The steps whose rows are whole in each of some unfinished .npy files, logits first.
+
+    kept: int64 ascending, the positions of all rows that the files will have.
+    most: no more rows than these are taken for whole.
+    """
     try:
-        with logits.open("rb") as file:
-            np.lib.format.read_magic(file)
-            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-            start = file.tell()
-        size = logits.stat().st_size
+        heads = [_head(path) for path in files]
+        whole = min(
+            most,
+            *((p.stat().st_size - h.start) // h.row for p, h in zip(files, heads, strict=True)),
+        )
     except (OSError, ValueError):
         return NOTHING
-    row = int(np.prod(shape[1:])) * dtype.itemsize
-    whole = (size - start) // row
-    count = sum(1 for step in steps if step.stop <= whole)
+    # How many rows there are after each step.
+    stops = np.searchsorted(kept, [step.stop for step in steps])
+    count = int(np.searchsorted(stops, whole, side="right"))
     if not count:
         return NOTHING
-    rows = steps[count - 1].stop
+    rows = int(stops[count - 1])
     return Done(
         steps=count,
         rows=rows,
-        vocab=shape[1],
-        size=start + rows * row,
+        entries=heads[0].entries,
+        sizes=tuple(head.start + rows * head.row for head in heads),
         decoded=sum(step.stop - step.start for step in steps[:count] if step.decode),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """Of a .npy file: where its values begin, and the entries and bytes of a row."""
+
+    start: int
+    entries: int
+    row: int
+
+
+def _head(path: Path) -> _Head:
+    with path.open("rb") as file:
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        entries = int(np.prod(shape[1:]))
+        return _Head(file.tell(), entries, entries * dtype.itemsize)
 
 
 @contextlib.contextmanager

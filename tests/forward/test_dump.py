@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def test_dump_json(tmp_path: Path) -> None:
     assert value["tokens"] == {"count": 8, "sha256": hashlib.sha256(little_endian).hexdigest()}
     assert value["steps"] == {"prefill": 6, "decode": 2, "chunk": 3}
     assert value["logits"] == {"dtype": "float32", "shape": [8, 11]}
+
+
+def test_a_source_whose_path_is_no_text(tmp_path: Path) -> None:
+    """Python names the byte FF of a file name U+DCFF, which UTF-8 does not have."""
+    source = replace(provenance(), path="pack\udcff")
+    write_dump(tmp_path / "d", TOKENS, blocks(), lambda: source)
+    text = (tmp_path / "d/dump.json").read_text(encoding="utf-8")
+    assert json.loads(text)["source"]["path"] == "pack\\udcff"
+    assert np.array_equal(read_dump(tmp_path / "d").logits[:], LOGITS)
 
 
 def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from builders import tiny_pack
 from forward.data_set import read_data_set
 from forward.dump import read_dump
 from forward.dump_pack import dump_pack, dump_prompts
+from forward.form import ALL, Form
 from forward.genai_config import read_decoder
 from packimport.errors import DumpError
 from packimport.pack.container import open_container
@@ -32,10 +34,11 @@ import os, signal, sys
 from pathlib import Path
 import numpy as np
 from forward.dump_pack import dump_pack
+from forward.form import Form
 from forward.genai_config import read_decoder
 from packimport.pack.container import open_container
 
-pack, out, tokens, at = sys.argv[1:]
+pack, out, tokens, at, form = sys.argv[1:]
 
 def watch(steps, blocks):
     for index, block in enumerate(blocks):
@@ -46,11 +49,11 @@ def watch(steps, blocks):
 
 container = open_container(pack)
 dump_pack(container, read_decoder(container), Path(out), np.load(tokens),
-          decode=%d, chunk=%d, watch=watch)
+          decode=%d, chunk=%d, form=eval(form), watch=watch)
 """ % (DECODE, CHUNK)  # noqa: UP031 - the script itself has braces
 
 
-def dump(pack: Path, out: Path, decode: int = DECODE) -> list[int]:
+def dump(pack: Path, out: Path, decode: int = DECODE, form: Form = ALL) -> list[int]:
     """Dump here; the first positions of the steps whose logits were computed."""
     starts: list[int] = []
 
@@ -61,13 +64,14 @@ def dump(pack: Path, out: Path, decode: int = DECODE) -> list[int]:
 
     container = open_container(pack)
     decoder = read_decoder(container)
-    dump_pack(container, decoder, out, TOKENS, decode=decode, chunk=CHUNK, watch=watch)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"decode": decode, "chunk": CHUNK, "form": form, "watch": watch}
+    dump_pack(container, decoder, out, TOKENS, **options)
     return starts
 
 
-def killed(pack: Path, out: Path, at: int) -> None:
+def killed(pack: Path, out: Path, at: int, form: Form = ALL) -> None:
     np.save(pack.parent / "tokens.npy", TOKENS)
-    arguments = [str(pack), str(out), str(pack.parent / "tokens.npy"), str(at)]
+    arguments = [str(pack), str(out), str(pack.parent / "tokens.npy"), str(at), repr(form)]
     done = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], cwd=ROOT, check=False)
     assert done.returncode == -signal.SIGKILL
 
@@ -100,6 +104,61 @@ def test_a_kill_changes_no_byte(tmp_path: Path, kills: tuple[int, ...], form: st
     assert read_dump(out).prefill == COUNT - DECODE
 
 
+FORMS = {
+    "top-k": Form(top_k=300),
+    "short rows": Form(top_k=3, dtype="float16"),
+    "positions": Form(positions=((3, 20), (30, 55))),
+    "both": Form(positions=((3, 4), (30, 60)), top_k=40),
+}
+
+
+@unix
+@pytest.mark.parametrize("kills", [(1,), (5,), (STEPS - 1,), (3, 2, 4)])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_kill_changes_no_byte_of_a_small_dump(
+    tmp_path: Path, kills: tuple[int, ...], form: str
+) -> None:
+    """Steps of which no row was kept are run again where no kept one follows them."""
+    pack = tiny_pack(tmp_path / "pack", vocab=5000)
+    dump(pack, tmp_path / "whole", form=FORMS[form])
+    out = tmp_path / "killed"
+    for at in kills:
+        killed(pack, out, at, FORMS[form])
+    starts = dump(pack, out, form=FORMS[form])
+    assert contents(out) == contents(tmp_path / "whole")
+    assert not (tmp_path / ".killed.partial").exists()
+    if FORMS[form].positions is None:
+        assert len(starts) == STEPS - sum(kills)
+    else:
+        assert len(starts) < STEPS or sum(kills) == 1
+
+
+@unix
+@pytest.mark.parametrize("name", ["logits.npy", "ids.npy", "tail.npy"])
+def test_a_torn_row_of_any_file_is_made_again(tmp_path: Path, name: str) -> None:
+    pack = tiny_pack(tmp_path / "pack", vocab=5000)
+    form = FORMS["top-k"]
+    dump(pack, tmp_path / "whole", form=form)
+    killed(pack, tmp_path / "out", 3, form)
+    torn = tmp_path / ".out.partial" / name
+    os.truncate(torn, torn.stat().st_size - 5)
+    assert dump(pack, tmp_path / "out", form=form)[0] == 2 * CHUNK
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@unix
+def test_a_top_k_dump_that_lacks_the_rename_alone(tmp_path: Path) -> None:
+    """The size of the vocabulary is known from a row: the last step is run again."""
+    pack = tiny_pack(tmp_path / "pack", vocab=5000)
+    form = FORMS["top-k"]
+    dump(pack, tmp_path / "whole", form=form)
+    killed(pack, tmp_path / "out", STEPS - 1, form)
+    for name in ("logits.npy", "ids.npy", "tail.npy"):
+        shutil.copy(tmp_path / "whole" / name, tmp_path / ".out.partial" / name)
+    assert dump(pack, tmp_path / "out", form=form) == [COUNT - 1]
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
 @unix
 def test_a_torn_row_is_made_again(tmp_path: Path) -> None:
     pack = tiny_pack(tmp_path / "pack", vocab=5000)
@@ -128,7 +187,7 @@ def test_two_at_once_do_not_write_one_dump(tmp_path: Path) -> None:
     pack = tiny_pack(tmp_path / "pack")
     np.save(tmp_path / "tokens.npy", TOKENS)
     script = SCRIPT.replace("yield block", "yield block; import time; time.sleep(60)")
-    arguments = [str(pack), str(tmp_path / "out"), str(tmp_path / "tokens.npy"), "99"]
+    arguments = [str(pack), str(tmp_path / "out"), str(tmp_path / "tokens.npy"), "99", repr(ALL)]
     with subprocess.Popen([sys.executable, "-c", script, *arguments], cwd=ROOT) as process:
         until = time.monotonic() + 60
         while not (tmp_path / ".out.partial" / "logits.npy").exists():

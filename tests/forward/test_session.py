@@ -125,3 +125,8 @@ def test_an_operator_without_a_kernel_here(tmp_path: Path) -> None:
     node = onnx.helper.make_node("OfTomorrow", ["a"], ["y"], "n", domain="com.microsoft")
     with pytest.raises(GraphError, match=r"has no operator com\.microsoft:OfTomorrow on the CPU"):
         open_session(saved(tmp_path, node, {"a": ["m"]}), "model.onnx")
+
+
+def test_a_path_that_is_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"^p.udcff: the path is not Unicode.* Rename the folder"):
+        open_session(Path("p\udcff"), "model.onnx")
