@@ -155,11 +155,12 @@ def _count(graph: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
     beside = sorted(_seen(graph) & {*semantics.without_attention})
     if beside or (graph.layers and graph.layers != declared):
         which = f", the first in {counted(beside[:1])}" if beside else ""
+        plural = "" if graph.layers == 1 else "s"
         none = f", and none in {counted(semantics.without_attention)}"
         yield finding(
             "RPE013",
-            f"the graph has {graph.layers} attention layers{which}, the declaration {declared}"
-            f"{none if beside else ''}",
+            f"the graph has {graph.layers} attention layer{plural}{which}, the declaration"
+            f" {declared}{none if beside else ''}",
             graph=graph.graph,
             expected=f"{declared} layers",
             found=f"{graph.layers} layers",

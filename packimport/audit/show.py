@@ -105,13 +105,15 @@ def _lines(shown: Shown) -> Iterator[str]:
         yield printable(f"  note: {note}")
     for layers, rope, sources in _schedules(semantics):
         yield ""
-        yield f"  {counted(layers)}: {describe(rope)}"
+        has_none = layers[0] in semantics.without_attention
+        yield f"  {counted(layers)}: {'no attention' if has_none else describe(rope)}"
         yield from _fields(
             (name, getattr(rope, name, None), source) for name, source in sources.items()
         )
     for facts in shown.graphs:
         yield ""
-        yield printable(f"  {facts.graph}: {facts.layers} attention layers")
+        plural = "" if facts.layers == 1 else "s"
+        yield printable(f"  {facts.graph}: {facts.layers} attention layer{plural}")
         for site in facts.sites:
             for span in site.tensors:
                 yield printable(
@@ -126,10 +128,10 @@ def _lines(shown: Shown) -> Iterator[str]:
 def _schedules(
     semantics: Semantics,
 ) -> Iterator[tuple[list[int], Rope | None, Mapping[str, Source]]]:
-    grouped: dict[Rope | None, list[int]] = {}
+    grouped: dict[tuple[Rope | None, bool], list[int]] = {}
     for index, rope in enumerate(semantics.layers):
-        grouped.setdefault(rope, []).append(index)
-    for rope, layers in grouped.items():
+        grouped.setdefault((rope, index in semantics.without_attention), []).append(index)
+    for (rope, _), layers in grouped.items():
         yield layers, rope, semantics.layer_sources[layers[0]]
 
 

@@ -13,6 +13,7 @@ from builders import INPUTS, OUTPUTS, plain, tiny_pack, write_json
 from onnx import helper
 
 from packimport import check, patch
+from packimport.audit.show import show
 
 # Layers 0 and 2 of four are convolutions.
 LFM2: dict[str, Any] = {
@@ -143,3 +144,10 @@ def test_what_is_rotated_before_a_linear_attention_is_refused(tmp_path: Path) ->
 
     report = check(hybrid(tmp_path / "p", change, form="rotary_embedding"))
     assert report.verdict == "unsupported"
+
+
+def test_show_tells_them_from_layers_without_rope(tmp_path: Path) -> None:
+    text = show(hybrid(tmp_path / "p")).text()
+    assert "layers 0, 2: no attention" in text
+    assert "layers 1, 3: default (theta 10000)" in text
+    assert "model.onnx: 2 attention layers" in text
