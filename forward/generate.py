@@ -24,9 +24,15 @@ def generate(
     Among equal logits the lowest id wins. prompt: int64 [tokens]; with `count` it must
     be within the limits of the pack (`limits.check_length`).
     Raises DumpError for an empty prompt or unknown ids, GraphError where the logits have no
-    largest number.
+    largest number, and for more than one token of a graph that takes no past.
     """
     check_tokens(prompt, decoder.vocab_size, "the pack")
+    if count > 1 and runner.no_parts is not None:
+        raise GraphError(
+            f"{runner.no_parts}, so no token can follow the first",
+            place=decoder.graph,
+            fix="Pass --generate 1, or export it with a past.",
+        )
     run = runner.begin(len(prompt) + count)
     *steps, last = plan(len(prompt), 0, chunk or runner.chunk)
     for step in steps:

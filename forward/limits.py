@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forward.genai_config import Decoder
+from forward.genai_config import FILE, Decoder
 from packimport.errors import DumpError, GraphError
 from packimport.graph.find import find_sites
 from packimport.pack.container import Container
@@ -19,6 +19,7 @@ def check_length(container: Container, decoder: Decoder, count: int) -> tuple[in
     if count > decoder.context_length:
         raise DumpError(
             "more tokens than the pack's context_length",
+            place=f"{FILE}#/model/context_length",
             found=count,
             allowed=f"{decoder.context_length} or fewer",
         )

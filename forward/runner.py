@@ -63,7 +63,7 @@ class Runner:
     def last_only(self) -> bool:
         """Whether the graph returns the last position's logits alone: it says so, or does so."""
         rows = self._session.outputs[self._decoder.logits].shape[1]
-        if rows is not None or not self.cached or self.most == 1:
+        if rows is not None or self.most == 1:
             return rows == 1
         # Packs of NPUs leave the dimension open and return one row.
         return len(self.begin(2).feed(np.zeros(2, np.int64))) == 1
@@ -140,6 +140,13 @@ class Runner:
         """
         decoder = self._decoder
         check_tokens(tokens, decoder.vocab_size, "the pack")
+        if self.last_only and not self.cached and len(tokens) > 1:
+            raise GraphError(
+                "the graph returns the last position's logits alone and takes no past, so those"
+                " of the others can't be had",
+                place=f"{self._session.place}: output {decoder.logits}",
+                fix="Export it with a past, or with the logits of every position.",
+            )
         if done == len(steps):
             return
         run = self.begin(len(tokens), share)

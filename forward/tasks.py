@@ -115,6 +115,9 @@ def check(pack: Pack, given: Given | None) -> int:
     for one in checks:
         click.echo(one.text())
     failed = [one.name for one in checks if not one.passed]
+    if not failed and all(one.difference is None for one in checks):
+        click.echo("nothing was compared: this pack takes these tokens in one way alone")
+        return 3
     click.echo(f"FAILED: {', '.join(failed)}" if failed else f"passed over {len(tokens)} tokens")
     return 1 if failed else 0
 

@@ -83,3 +83,10 @@ def test_a_token_that_is_ruled_out_is_never_the_largest(tmp_path: Path) -> None:
     table.CopyFrom(numpy_helper.from_array(rows, "embedding"))
     onnx.save(model, pack / "model.onnx")
     assert run(pack, [3], 1) == [5 + int(EMBEDDING[3, 5:].argmax())]
+
+
+def test_a_graph_without_past_makes_one_token(tmp_path: Path) -> None:
+    pack = counting_pack(tmp_path / "p", past=False, genai={"eos_token_id": None})
+    assert run(pack, [3, 1, 4], 1) == greedy([3, 1, 4], 1, ())
+    with pytest.raises(GraphError, match=r"takes no past, so no token can follow .*--generate 1"):
+        run(pack, [3, 1, 4], 2)

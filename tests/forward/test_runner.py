@@ -117,9 +117,12 @@ def test_last_row_alone_that_no_shape_tells_is_run_token_by_token(tmp_path: Path
 
 
 def test_last_row_alone_of_a_graph_that_must_be_fed_at_once(tmp_path: Path) -> None:
-    pack = counting_pack(tmp_path / "p", last="open", past=False)
-    with pytest.raises(GraphError, match=r"output logits.*1 rows for 20 tokens"):
-        run_logits(pack, TOKENS)
+    for last in ("open", "static"):
+        pack = counting_pack(tmp_path / last, last=last, past=False)
+        for chunk in (None, 1):
+            with pytest.raises(GraphError, match=r"output logits: .*takes no past, so those of"):
+                run_logits(pack, TOKENS, chunk=chunk)
+        assert np.array_equal(run_logits(pack, TOKENS[:1]).logits[:], expected(TOKENS[:1]))
 
 
 def test_a_graph_without_past_runs_at_once_alone(tmp_path: Path) -> None:

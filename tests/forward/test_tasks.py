@@ -153,6 +153,16 @@ def test_self_check(serve: Serve, tmp_path: Path) -> None:
     assert out.splitlines()[-1] == "FAILED: batch = single"
 
 
+@pytest.mark.parametrize("last", ["static", "open"])
+def test_a_self_check_that_compares_nothing_has_not_passed(
+    serve: Serve, tmp_path: Path, last: str
+) -> None:
+    code, out, err = serve(made(tmp_path / "p", past=False, last=last), "--self-check")
+    assert (code, err) == (3, "")
+    assert out.count("not run") == 4
+    assert out.splitlines()[-1].startswith("nothing was compared")
+
+
 @pytest.mark.parametrize("batch", [(), ("--batch", 2)])
 def test_many_prompts(serve: Serve, tmp_path: Path, batch: tuple[object, ...]) -> None:
     pack = tiny_pack(tmp_path / "pack")
