@@ -20,10 +20,13 @@ _RYZEN = "(Ryzen AI 1.4 to 1.7.1)"
 _TRACERS = "optimum-onnx 0.1.0, torch's older exporter"
 
 _LLAMA = frozenset({"llama"})
+# What builder 0.18.0 builds by a class of its own that is made from Llama's.
+_LLAMA_KIN = frozenset({"nemotron", "smollm3"})
 _GEMMA3 = frozenset({"gemma3", "gemma3_text"})
 _GPT_OSS = frozenset({"gpt_oss"})
 _CHATGLM = frozenset({"chatglm"})
 _PARTIAL = frozenset({"nemotron", "phi"})
+_ALL: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,9 @@ def _any(_: _Case) -> bool:
     return True
 
 
-def _yarn(*, llama: bool, beta: bool) -> Callable[[_Case], bool]:
-    return lambda case: (case.family in _LLAMA, case.names_beta) == (llama, beta)
+def _yarn(families: frozenset[str], *, beta: bool) -> Callable[[_Case], bool]:
+    """Yarn of a family, or of any where none is named, whose block names `beta_fast` or not."""
+    return lambda case: (not families or case.family in families) and case.names_beta == beta
 
 
 def _frozen(kinds: frozenset[str], *, computed: bool) -> Callable[[_Case], bool]:
@@ -95,16 +99,19 @@ _ROWS = (
     _Row("llama3-lost", _not_of(_LLAMA), f"{_OGA} 0.15 to 0.16"),
     _Row("linear-lost", _of(_GEMMA3), f"{_OGA} 0.8.3 to 0.13.2"),
     _Row("linear-lost", _of(_LLAMA), f"{_OGA} 0.6.0 to 0.13.2 and 0.15.2 to 0.18.0; {_AMD}"),
+    _Row("linear-lost", _of(_LLAMA_KIN), f"{_OGA} 0.6.0 to 0.13.2 and 0.18.0"),
     _Row("linear-lost", _any, f"{_OGA} 0.6.0 to 0.13.2"),
     _Row("linear-elsewhere", _of(_GEMMA3), f"{_OGA} 0.14.0 to 0.15.2"),
     _Row(
         "yarn-lost",
-        _yarn(llama=True, beta=True),
+        _yarn(_LLAMA, beta=True),
         f"{_OGA} 0.6.0 to 0.8.3 and 0.15.2 to 0.18.0; {_AMD}",
     ),
-    _Row("yarn-lost", _yarn(llama=False, beta=True), f"{_OGA} 0.6.0 to 0.8.3"),
-    _Row("yarn-lost", _yarn(llama=True, beta=False), f"{_OGA} 0.6.0 to 0.18.0; {_AMD}"),
-    _Row("yarn-lost", _yarn(llama=False, beta=False), f"{_OGA} 0.6.0 to 0.15.2"),
+    _Row("yarn-lost", _yarn(_LLAMA_KIN, beta=True), f"{_OGA} 0.6.0 to 0.8.3 and 0.18.0"),
+    _Row("yarn-lost", _yarn(_ALL, beta=True), f"{_OGA} 0.6.0 to 0.8.3"),
+    _Row("yarn-lost", _yarn(_LLAMA, beta=False), f"{_OGA} 0.6.0 to 0.18.0; {_AMD}"),
+    _Row("yarn-lost", _yarn(_LLAMA_KIN, beta=False), f"{_OGA} 0.6.0 to 0.15.2 and 0.18.0"),
+    _Row("yarn-lost", _yarn(_ALL, beta=False), f"{_OGA} 0.6.0 to 0.15.2"),
     _Row("yarn-upside-down", _of(_GPT_OSS), f"{_OGA} 0.14.0"),
     _Row("yarn-upside-down", _any, f"{_OGA} 0.9.2 to 0.13.2"),
     _Row("yarn-original-max", _of(_GPT_OSS), f"{_OGA} 0.9.2 to 0.13.2"),

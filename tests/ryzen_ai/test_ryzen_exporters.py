@@ -112,16 +112,22 @@ PLAIN = default(PAIRS, 1e4)
         ("mistral", LLAMA3_BLOCK, f"{OGA} 0.15 to 0.16"),
         ("llama", LINEAR, f"{OGA} 0.6.0 to 0.13.2 and 0.15.2 to 0.18.0; {AMD}"),
         ("qwen2", LINEAR, f"{OGA} 0.6.0 to 0.13.2"),
+        ("smollm3", LINEAR, f"{OGA} 0.6.0 to 0.13.2 and 0.18.0"),
         ("llama", YARN_BLOCK, f"{OGA} 0.6.0 to 0.18.0; {AMD}"),
         ("qwen2", YARN_BLOCK, f"{OGA} 0.6.0 to 0.15.2"),
+        ("smollm3", YARN_BLOCK, f"{OGA} 0.6.0 to 0.15.2 and 0.18.0"),
         ("llama", WITH_BETA, f"{OGA} 0.6.0 to 0.8.3 and 0.15.2 to 0.18.0; {AMD}"),
         ("qwen2", WITH_BETA, f"{OGA} 0.6.0 to 0.8.3"),
+        ("smollm3", WITH_BETA, f"{OGA} 0.6.0 to 0.8.3 and 0.18.0"),
+        ("nemotron", WITH_BETA, f"{OGA} 0.6.0 to 0.8.3 and 0.18.0"),
     ],
 )
 def test_a_plain_table(
     family: str, block: Mapping[str, Any], expected: str | None, tmp_path: Path
 ) -> None:
     config = {"model_type": family, "rope_scaling": block, "max_position_embeddings": ROWS}
+    if family == "nemotron":
+        config["partial_rotary_factor"] = 1.0
     pack = tiny_pack(tmp_path / "p", rows=ROWS, tables=tables(PLAIN, ROWS), config=config)
     assert exporters(pack) == {expected}
 
