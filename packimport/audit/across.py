@@ -9,6 +9,7 @@ import numpy as np
 
 from packimport.audit.checks import Finding, finding
 from packimport.audit.judge import JudgedSite, counted, where
+from packimport.errors import shorten
 from packimport.graph.encodings import decode
 from packimport.graph.site import ByLength, GraphFacts, Site
 from packimport.pack.container import Container
@@ -137,7 +138,8 @@ def layer_findings(facts: Sequence[GraphFacts], semantics: Semantics) -> Iterato
 def _promised(semantics: Semantics) -> tuple[int, ...]:
     """The layers that have attention by the declaration; () where nothing says how many."""
     count = len(semantics.layers) or semantics.num_hidden_layers or 0
-    return tuple(i for i in range(count) if i not in semantics.without_attention)
+    without = {*semantics.without_attention}
+    return tuple(i for i in range(count) if i not in without)
 
 
 def _seen(graph: GraphFacts) -> set[int]:
@@ -156,7 +158,7 @@ def _count(graph: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
     if beside or (graph.layers and graph.layers != declared):
         which = f", the first in {counted(beside[:1])}" if beside else ""
         plural = "" if graph.layers == 1 else "s"
-        none = f", and none in {counted(semantics.without_attention)}"
+        none = f", and none in {shorten(counted(semantics.without_attention), 200)}"
         yield finding(
             "RPE013",
             f"the graph has {graph.layers} attention layer{plural}{which}, the declaration"

@@ -129,8 +129,9 @@ def _schedules(
     semantics: Semantics,
 ) -> Iterator[tuple[list[int], Rope | None, Mapping[str, Source]]]:
     grouped: dict[tuple[Rope | None, bool], list[int]] = {}
+    without = {*semantics.without_attention}
     for index, rope in enumerate(semantics.layers):
-        grouped.setdefault((rope, index in semantics.without_attention), []).append(index)
+        grouped.setdefault((rope, index in without), []).append(index)
     for (rope, _), layers in grouped.items():
         yield layers, rope, semantics.layer_sources[layers[0]]
 

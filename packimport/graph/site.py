@@ -36,7 +36,8 @@ class Hints:
     @property
     def attending(self) -> tuple[int, ...]:
         """The layers that have attention; () where nothing says how many layers there are."""
-        return tuple(i for i in range(self.layers or 0) if i not in self.without)
+        without = {*self.without}
+        return tuple(i for i in range(self.layers or 0) if i not in without)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
