@@ -17,7 +17,7 @@ from forward.limits import check_length
 from forward.prompt import check_tokens, of_prompt
 from forward.runner import Runner, open_runner
 from forward.session import OPTIMIZATION, Settings
-from forward.sources import Hashes, files_read, pack_hashes
+from forward.sources import Hashes, files_read, pack_hashes, stamp
 from forward.steps import Block, Step, plan
 from forward.unfinished import Identity, check_free, unfinished
 from packimport.pack.container import Container
@@ -160,7 +160,7 @@ class _Job:
             "engine": self.engine,
             # The order of sums in onnxruntime depends on how many threads there are.
             "processors": os.cpu_count(),
-            "files": {name: _stamp(self.container.resolve(name)) for name in self.names},
+            "files": {name: stamp(self.container.resolve(name)) for name in self.names},
             **plan,
         }
 
@@ -182,9 +182,3 @@ def _opened(container: Container, decoder: Decoder, settings: Settings) -> Itera
     with pack_hashes(container, names) as hashes:
         runner = open_runner(container, decoder, settings)
         yield _Job(container, runner, settings, names, hashes)
-
-
-def _stamp(path: Path) -> list[int]:
-    """Size, and time of the last change in nanoseconds."""
-    stat = path.stat()
-    return [stat.st_size, stat.st_mtime_ns]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,14 +11,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from forward.dump import Tokens
-from forward.dump_writer import Provenance, write_dump
+from forward.dump import Tokens, tokens_sha256
+from forward.dump_writer import Provenance, resume_dump, write_dump
 from forward.form import ALL, Form
 from forward.prompt import check_tokens, of_prompt
-from forward.sources import file_hashes
+from forward.sources import file_hashes, stamp
 from forward.steps import Block, Step, plan
-from forward.unfinished import check_free, unfinished
+from forward.unfinished import Identity, check_free, unfinished
 from packimport.errors import DependencyError, DumpError
+from packimport.version import __version__
 
 CONFIG = "config.json"
 
@@ -53,19 +55,28 @@ class Reference:
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self.chunk = None if _looks_at_length(model) else CHUNK
 
-    def blocks(self, tokens: Tokens, steps: Sequence[Step]) -> Iterator[Block]:
-        """Run the steps over `tokens`, int64 [count], with the cache carried over."""
+    def blocks(self, tokens: Tokens, steps: Sequence[Step], done: int = 0) -> Iterator[Block]:
+        """Run the steps over `tokens`, int64 [count], with the cache carried over.
+
+        Of the first `done` steps no logits.
+        """
+        if done == len(steps):
+            return
         # transformers 5 has renamed past_key_values to cache, for most models.
         parameters = inspect.signature(self._model.forward).parameters
         name = "cache" if "cache" in parameters else "past_key_values"
+        # Logits of one position alone, where the model can leave out the others.
+        few = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         past = None
         with self._torch.inference_mode():
-            for step in steps:
+            for index, step in enumerate(steps):
                 ids = self._torch.from_numpy(tokens[None, step.start : step.stop])
                 ids = ids.to(self._device)
-                output = self._model(input_ids=ids, use_cache=len(steps) > 1, **{name: past})
+                options = {name: past, **(few if index < done else {})}
+                output = self._model(input_ids=ids, use_cache=len(steps) > 1, **options)
                 past = output[name] if len(steps) > 1 else None
-                yield Block(step, output.logits[0].float().cpu().numpy())
+                if index >= done:
+                    yield Block(step, output.logits[0].float().cpu().numpy())
 
 
 def open_reference(folder: Path, config: Path, settings: Torch | None = None) -> Reference:
@@ -136,10 +147,22 @@ def dump_reference(
     config: another config.json for the weights of `folder`, such as one that
             declares another schedule.
     chunk:  positions of a pass; None leaves it to the schedule.
+    After a kill the same call goes on where it was, as `dump_pack` does.
     """
     check_free(out)
     with _opened(folder, config, torch_settings or Torch()) as job:
-        return job.dump(out, tokens, chunk, form)
+        job.check(tokens, form)
+        steps = job.steps(tokens, chunk)
+        return resume_dump(
+            out,
+            tokens,
+            steps=steps,
+            blocks=lambda done: job.reference.blocks(tokens, steps, done),
+            provenance=job.provenance,
+            chunk=job.width(chunk),
+            identity=job.identity([tokens], chunk, form),
+            form=form,
+        )
 
 
 def dump_references(
@@ -154,12 +177,17 @@ def dump_references(
 ) -> None:
     """The same of every prompt, as `out`/00000, `out`/00001 and so on: all of them or none."""
     check_free(out)
-    with _opened(folder, config, torch_settings or Torch()) as job, unfinished(out) as place:
+    with _opened(folder, config, torch_settings or Torch()) as job:
         for index, tokens in enumerate(prompts):
             with of_prompt(index):
                 job.check(tokens, form)
-        for index, tokens in enumerate(prompts):
-            job.dump(place / f"{index:05d}", tokens, chunk, form)
+        with unfinished(out, job.identity(prompts, chunk, form)) as place:
+            for index, tokens in enumerate(prompts):
+                part = place / f"{index:05d}"
+                if not part.exists():
+                    blocks = job.reference.blocks(tokens, job.steps(tokens, chunk))
+                    width = job.width(chunk)
+                    write_dump(part, tokens, blocks, job.provenance, width, form=form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +195,30 @@ class _Job:
     """An open checkpoint whose files are being hashed."""
 
     reference: Reference
+    engine: Mapping[str, object]
+    files: Mapping[str, Path]
     provenance: Callable[[], Provenance]
 
     def check(self, tokens: Tokens, form: Form) -> None:
         check_tokens(tokens, self.reference.vocab_size, "the checkpoint")
         form.kept(len(tokens))
 
-    def dump(self, out: Path, tokens: Tokens, chunk: int | None, form: Form) -> tuple[int, int]:
-        self.check(tokens, form)
-        width = chunk or self.reference.chunk
-        blocks = self.reference.blocks(tokens, plan(len(tokens), 0, width))
-        return write_dump(out, tokens, blocks, self.provenance, width, form=form)
+    def width(self, chunk: int | None) -> int | None:
+        return chunk or self.reference.chunk
+
+    def steps(self, tokens: Tokens, chunk: int | None) -> tuple[Step, ...]:
+        return plan(len(tokens), 0, self.width(chunk))
+
+    def identity(self, prompts: Sequence[Tokens], chunk: int | None, form: Form) -> Identity:
+        return {
+            "tool": __version__,
+            "engine": self.engine,
+            "processors": os.cpu_count(),  # the order of torch's sums depends on it
+            "files": {name: stamp(path) for name, path in self.files.items()},
+            "tokens": [tokens_sha256(tokens) for tokens in prompts],
+            "chunk": self.width(chunk),
+            "form": form.to_json(),
+        }
 
 
 @contextmanager
@@ -192,19 +233,19 @@ def _opened(folder: Path, config: Path | None, settings: Torch) -> Iterator[_Job
         )
     with file_hashes(files) as hashes:
         reference = open_reference(folder, declared, settings)
+        engine: Mapping[str, object] = {
+            "name": "transformers",
+            **reference.versions,
+            "dtype": settings.precision,
+            "device": settings.device,
+            "config": str(declared),
+            "threads": settings.threads,
+        }
 
         def provenance() -> Provenance:
-            engine: Mapping[str, object] = {
-                "name": "transformers",
-                **reference.versions,
-                "dtype": settings.precision,
-                "device": settings.device,
-                "config": str(declared),
-                "threads": settings.threads,
-            }
             return Provenance(engine=engine, kind="checkpoint", path=str(folder), files=hashes())
 
-        yield _Job(reference, provenance)
+        yield _Job(reference, engine, files, provenance)
 
 
 def _files(folder: Path) -> dict[str, Path]:

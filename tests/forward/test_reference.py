@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,13 @@ import pytest
 
 from forward import cli
 from forward.dump import SCHEMA, read_dump
-from forward.reference import Torch, dump_reference, dump_references
+from forward.form import Form
+from forward.reference import Torch, dump_reference, dump_references, open_reference
+from forward.steps import plan
 from packimport.errors import DependencyError, DumpError
 from packimport.pack.documents import load_json, validate
 
+ROOT = Path(__file__).parent.parent.parent
 TOKENS = np.random.default_rng(9).integers(0, 100, 70)
 LLAMA3 = {
     "rope_type": "llama3",
@@ -206,3 +212,68 @@ def test_a_device_that_is_not_there(tmp_path: Path, device: str) -> None:
     with pytest.raises(DumpError, match=f"--device.*found {device}"):
         dump(model, tmp_path / "d", torch_settings=Torch(device=device))
     assert not (tmp_path / "d").exists()
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from forward.form import Form
+from forward.reference import Reference, Torch, dump_reference, dump_references
+
+model, out, tokens, at, form, many = sys.argv[1:]
+blocks = Reference.blocks
+seen = 0
+
+def watched(*args):
+    global seen
+    for block in blocks(*args):
+        if seen == int(at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen += 1
+        yield block
+
+Reference.blocks = watched
+ids = np.load(tokens)
+dump, ids = (dump_references, [ids[:30], ids[30:]]) if many == "many" else (dump_reference, ids)
+options = {"chunk": 16, "torch_settings": Torch(threads=1), "form": eval(form)}
+dump(Path(model), Path(out), ids, **options)
+"""
+
+
+@pytest.mark.oracle
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
+@pytest.mark.parametrize("many", ["one", "many"])
+@pytest.mark.parametrize("form", [Form(), Form(top_k=9), Form(positions=((3, 20),))])
+def test_a_kill_changes_no_byte(tmp_path: Path, form: Form, many: str) -> None:
+    model = save(tmp_path / "m", LLAMA3)
+    np.save(tmp_path / "tokens.npy", TOKENS)
+
+    def made(name: str, at: int) -> int:
+        words = [str(model), str(tmp_path / name), str(tmp_path / "tokens.npy"), str(at)]
+        words += [repr(form), many]
+        done = subprocess.run([sys.executable, "-c", SCRIPT, *words], cwd=ROOT, check=False)
+        return done.returncode
+
+    def files(name: str) -> dict[str, bytes]:
+        found = [path for path in (tmp_path / name).rglob("*") if path.is_file()]
+        return {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in found}
+
+    assert made("whole", 99) == 0
+    assert made("killed", 3) == -signal.SIGKILL
+    assert not (tmp_path / "killed").exists()
+    left = sorted(path.name for path in (tmp_path / ".killed.partial").iterdir())
+    assert ("00000" in left) if many == "many" else ("logits.npy" in left)
+    assert made("killed", 99) == 0
+    assert files("killed") == files("whole")
+
+
+@pytest.mark.oracle
+def test_what_is_done_is_not_computed_again(tmp_path: Path) -> None:
+    reference = open_reference(model := save(tmp_path / "m", LLAMA3), model / "config.json")
+    steps = plan(len(TOKENS), 0, 16)
+    whole = [block.logits for block in reference.blocks(TOKENS, steps)]
+    rest = [block.logits for block in reference.blocks(TOKENS, steps, 3)]
+    assert len(rest) == 2
+    assert all(np.array_equal(a, b) for a, b in zip(rest, whole[3:], strict=True))
+    assert not list(reference.blocks(TOKENS, steps, len(steps)))
