@@ -115,7 +115,7 @@ def dump_prompts(
                     if not part.exists():
                         edges = check_length(container, decoder, len(tokens))
                         width = None if batch else runner.width(chunk)
-                        provenance = partial(job.provenance, edges)
+                        provenance = partial(job.provenance, edges, batch and len(group))
                         write_dump(part, tokens, blocks, provenance, width, form=form)
 
 
@@ -145,13 +145,14 @@ class _Job:
             "threads": self.settings.threads,
         }
 
-    def provenance(self, edges: tuple[int, ...]) -> Provenance:
+    def provenance(self, edges: tuple[int, ...], batch: int | None = None) -> Provenance:
         return Provenance(
             engine=self.engine,
             kind="pack",
             path=str(self.container.path),
             files=self.hashes(),
             edges=edges,
+            batch=batch,
         )
 
     def identity(self, **plan: object) -> Identity:

@@ -28,6 +28,7 @@ class Provenance:
     path:   the pack, checkpoint or file as the user named it.
     files:  name ─▶ (bytes, sha256) of every file that was read.
     edges:  the positions at which the run goes over to another RoPE table.
+    batch:  how many prompts ran at once, where that was asked for.
     """
 
     engine: Mapping[str, object]
@@ -35,6 +36,7 @@ class Provenance:
     path: str
     files: Mapping[str, tuple[int, str]]
     edges: tuple[int, ...] = ()
+    batch: int | None = None
 
 
 def write_dump(
@@ -142,13 +144,14 @@ def _document(
         for name, (size, digest) in sorted(provenance.files.items())
     ]
     edges = {"edges": list(provenance.edges)} if provenance.edges else {}
+    batch = {} if provenance.batch is None else {"batch": provenance.batch}
     return {
         "schema_version": 1,
         "tool": {"name": "forward-serve", "version": __version__},
         "engine": {key: _text(value) for key, value in provenance.engine.items()},
         "source": {"kind": provenance.kind, "path": _text(provenance.path), "files": files},
         "tokens": {"count": len(tokens), "sha256": tokens_sha256(tokens)},
-        "steps": {**steps, **edges},
+        "steps": {**steps, **batch, **edges},
         "logits": dict(logits),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from os import PathLike
@@ -153,7 +154,8 @@ class Runner:
         for step in steps[:done]:
             run.skip(tokens[step.start : step.stop])
         for step in steps[done:]:
-            rows = run.feed(tokens[step.start : step.stop])
+            with self._advised(step):
+                rows = run.feed(tokens[step.start : step.stop])
             if len(rows) != step.stop - step.start:
                 raise GraphError(
                     "the graph does not return a row of logits for each token",
@@ -162,6 +164,22 @@ class Runner:
                     fix="Pass --chunk 1: it feeds the tokens one by one.",
                 )
             yield Block(step, rows)
+
+    @contextlib.contextmanager
+    def _advised(self, step: Step) -> Iterator[None]:
+        """Let a failure of a part of a text say which parts such a graph takes."""
+        try:
+            yield
+        except GraphError as error:
+            part = step.start and step.stop - step.start > 1
+            if not part or self.chunk is not None or error.fix is not None:
+                raise
+            raise GraphError(
+                error.message,
+                place=error.place,
+                fix="Leave --chunk out, or pass --chunk 1: the masks of such a graph are"
+                " those of a whole text or of one token.",
+            ) from error
 
     def batch(self, prompts: Sequence[Tokens]) -> list[npt.NDArray[np.generic]]:
         """The logits of several prompts that run together, [tokens, vocab] of each.

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from builders import tiny_pack
 from counting import VOCAB, counting_pack, expected
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 from ort_version import ORT
 
 from forward.genai_config import read_decoder
@@ -240,3 +242,36 @@ def test_feeding_goes_on_where_it_stopped(tmp_path: Path) -> None:
     first, second = run.feed(TOKENS[:3]), run.feed(TOKENS[3:5])
     assert run.length == 5
     assert np.array_equal(np.concatenate([first, second]), expected(TOKENS[:5]))
+
+
+def mask_of_a_prompt(pack: Path) -> None:
+    """As older builders' masks for MultiHeadAttention: of a whole text, or of one token."""
+    model = onnx.load(pack / "model.onnx")
+    cast = next(node for node in model.graph.node if node.output[0] == "logits")
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["ids", "nought"], ["by_column"], keepdims=0),
+        helper.make_node("Shape", ["attention_mask"], ["total"], start=1),
+        helper.make_node("Expand", ["by_column", "total"], ["row"]),
+        helper.make_node("ReduceMin", ["row"], ["least"], keepdims=0),
+        helper.make_node("Sub", ["least", "least"], ["zero"]),
+        helper.make_node("Add", [cast.input[0], "zero"], ["masked_logits"]),
+    ]
+    cast.input[0] = "masked_logits"
+    model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "nought"))
+    before = [node for node in model.graph.node if node.output[0] != "logits"]
+    after = onnx.NodeProto.FromString(cast.SerializeToString())
+    del model.graph.node[:]
+    model.graph.node.extend([*before, *nodes, after])
+    onnx.save(model, pack / "model.onnx")
+
+
+def test_a_graph_that_takes_no_part_of_a_text_says_which_chunks_it_takes(tmp_path: Path) -> None:
+    pack = counting_pack(tmp_path / "p")
+    mask_of_a_prompt(pack)
+    tokens = [1, 2, 3, 4, 5, 6]
+    for chunk in (None, 1):
+        assert np.array_equal(run_logits(pack, tokens, chunk=chunk).logits[:], expected(tokens))
+    assert np.array_equal(run_logits(pack, tokens, decode=3).logits[:], expected(tokens))
+    with pytest.raises(GraphError, match=r"Expand fails.*positions 3 to 5.*pass --chunk 1"):
+        run_logits(pack, tokens, chunk=3)

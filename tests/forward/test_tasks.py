@@ -180,6 +180,12 @@ def test_many_prompts(serve: Serve, tmp_path: Path, batch: tuple[object, ...]) -
         single, part = read_dump(alone), read_dump(tmp_path / "all" / f"{index:05d}")
         assert part.tokens.tolist() == ids
         assert np.abs(part.logits[:] - single.logits[:]).max() <= 1e-5
+    stated = [
+        json.loads((tmp_path / "all" / f"{i:05d}" / "dump.json").read_bytes())["steps"]
+        for i in range(3)
+    ]
+    # The last one is alone.
+    assert [steps.get("batch") for steps in stated] == ([2, 2, 1] if batch else [None] * 3)
 
 
 @pytest.mark.parametrize(
