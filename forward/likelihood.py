@@ -109,7 +109,7 @@ class Likelihood:
                 " both give them no probability"
             )
         yield ""
-        head = ("", "positions", "before", "after", "difference", "+-", "p", "the patch")
+        head = ("", "tokens", "before", "after", "difference", "+-", "p", "the patch")
         yield from table([head, *map(_row, (self.overall, *self.buckets))])
         yield ""
         count = 1 + len(self.buckets)
@@ -200,6 +200,6 @@ def _row(part: Range) -> tuple[str, ...]:
         *(f"{value:.4f}" for value in (part.before, part.after)),
         "-" if part.difference is None else f"{part.difference:+.3e}",
         scientific(part.standard_error),
-        "-" if part.p is None else f"{part.p:.1e}",
+        "-" if part.p is None else f"{part.p:.1g}",
         part.word,
     )
