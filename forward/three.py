@@ -44,14 +44,22 @@ class Three:
         """For a person: one table, then the gates."""
         return "\n".join(self._lines())
 
+    def _bounds(self) -> Iterator[str]:
+        """Whose KL is the least that it can be: beside an exact one it says little."""
+        known = {"before": self.before.exact, "after": self.after.exact}
+        if not any(known.values()):
+            yield TOP_K
+        elif not all(known.values()):
+            (which,) = (name for name, exact in known.items() if not exact)
+            yield f"top-k        {which} keeps the largest logits alone: its KL is a lower bound"
+
     def _lines(self) -> Iterator[str]:
         yield f"reference    {printable(self.before.reference)}"
         yield f"before       {printable(self.before.run)}"
         yield f"after        {printable(self.after.run)}"
         yield f"logits       {extent(self.before.overall, self.before.vocab, self.before.dumps)}"
         yield from lacking(self.before.overall, self.before.left_out)
-        if not (self.before.exact and self.after.exact):
-            yield TOP_K
+        yield from self._bounds()
         yield ""
         both = [
             (before, after)

@@ -230,6 +230,19 @@ def test_a_perplexity_beyond_float64_is_json(
     assert whole["errors"]["ppl_reference"] > 0
 
 
+def test_three_say_whose_kl_is_a_bound(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
+    given = ("--tokens", tmp_path / "tokens.npy", "--top-k", 5, "-o", tmp_path / "top")
+    assert serve("import", tmp_path / "before.npy", *given)[0] == 0
+    one, top, other = dumps["reference"], tmp_path / "top", dumps["after"]
+    assert (
+        "before keeps the largest logits alone: its KL is a" in serve("compare", one, top, other)[1]
+    )
+    assert "after keeps the largest logits alone: its KL" in serve("compare", one, other, top)[1]
+    for three in ((one, top, top), (top, one, other)):
+        assert "alone: each KL is the least" in serve("compare", *three)[1]
+    assert "alone" not in serve("compare", one, dumps["before"], other)[1]
+
+
 def test_a_floor_of_the_largest_logits_says_so(
     serve: Any, dumps: dict[str, Path], tmp_path: Path
 ) -> None:
