@@ -113,7 +113,8 @@ def _check_other_key(node: Document, key: str, kind: str, family: Family) -> Non
 
 
 def set_original(draft: Draft, kind: str) -> None:
-    """Set original_max_position_embeddings: beside a flat block, else within it, else the maximum.
+    """Set original_max_position_embeddings: beside a flat block, else what the family has for
+    that key, else within the block, else the maximum.
 
     Source: transformers 5.24.0, `standardize_rope_params`.
     """
@@ -121,7 +122,8 @@ def set_original(draft: Draft, kind: str) -> None:
         return
     context, key = draft.context, "original_max_position_embeddings"
     inner = context.block.get(key)
-    outer = context.config.get(key) if context.block.flat else None
+    beside = context.config.get(key) or context.family.get("original")
+    outer = beside if context.block.flat else None
     if inner is not None and outer is not None:
         draft.note_contradiction(inner, outer, "the second counts, as in transformers")
     node = outer or inner

@@ -132,7 +132,12 @@ def test_wrong(name: str, tmp_path: Path, reference: dict[bool, np.ndarray]) -> 
 def test_frequencies_by_length(tmp_path: Path) -> None:
     lists = {"short_factor": [1.0] * PAIRS, "long_factor": [2.0] * PAIRS}
     block = {"rope_type": "longrope", "original_max_position_embeddings": 16, **lists}
-    config = {"model_type": "phi3", "rope_scaling": {**block, "attention_factor": 1.0}}
+    # Phi-3's class has the key beside the block.
+    config = {
+        "model_type": "phi3",
+        "original_max_position_embeddings": 16,
+        "rope_scaling": {**block, "attention_factor": 1.0},
+    }
     model = decoder(waves(by_where(PLAIN, PLAIN / 2, 16)))
     pack = write_pack(tmp_path / "p", model, **config)
     report = check(pack)
@@ -157,7 +162,7 @@ def test_one_list_where_two_are_declared(tmp_path: Path) -> None:
     block = {"rope_type": "longrope", "original_max_position_embeddings": 16, **lists}
     pack = write_pack(
         tmp_path / "p", decoder(waves(angles_by_mul())), model_type="phi3",
-        rope_scaling={**block, "attention_factor": 1.0},
+        original_max_position_embeddings=16, rope_scaling={**block, "attention_factor": 1.0},
     )  # fmt: skip
     assert codes(check(pack)) == ["RPE012"]
 

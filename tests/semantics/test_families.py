@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from little_configs import FILE, config, reading
+from little_configs import FILE, config, only_rope, reading, scaled
 
 from packimport.pack.documents import Document, load_yaml, schema_path, validate
 from packimport.semantics.families import family_of, knowledge
@@ -131,3 +131,15 @@ def test_nemotron_that_was_plain_before_transformers_5() -> None:
     (note,) = scaled.notes
     assert note.startswith("transformers before 5 rotates nemotron plainly")
     assert reading(config("nemotron")).notes == ()
+
+
+@pytest.mark.parametrize("name", ["phi3", "phi4_multimodal"])
+def test_the_original_length_that_phi3_implies(name: str) -> None:
+    """transformers 5.24.0: the class has the key, 4096, which counts over that of the block."""
+    value = scaled("longrope", name, original_max_position_embeddings=...)
+    assert only_rope(value).original_max_position_embeddings == 4096
+    value = scaled("longrope", name, original_max_position_embeddings=16384)
+    assert only_rope(value).original_max_position_embeddings == 4096
+    assert any("16384" in note and "4096" in note for note in reading(value).notes)
+    value["original_max_position_embeddings"] = 8192
+    assert only_rope(value).original_max_position_embeddings == 8192

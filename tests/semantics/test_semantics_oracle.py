@@ -441,3 +441,35 @@ def test_pairs_that_the_class_reorders_first(name: str) -> None:
     first, second = before[::2], before[1::2]
     expected = np.concatenate([first * cos - second * sin, second * cos + first * sin])
     np.testing.assert_allclose(after, expected, atol=2e-5)
+
+
+def phi3(**keys: object) -> dict[str, Any]:
+    lists = {
+        "short_factor": [1.0 + i / 10 for i in range(8)],
+        "long_factor": [2.0 + i for i in range(8)],
+    }
+    return {
+        "model_type": "phi3", "hidden_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 131072,
+        "rope_theta": 10000.0, "rope_scaling": {"type": "longrope", **lists}, **keys,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["phi3", "phi4_multimodal"])
+@pytest.mark.parametrize("beside", [None, 8192])
+@pytest.mark.parametrize("inside", [None, 16384])
+def test_the_original_length_of_phi3(name: str, beside: int | None, inside: int | None) -> None:
+    """Its class has the key beside the block, 4096 where a config leaves it out."""
+    value = phi3(model_type=name)
+    if beside is not None:
+        value["original_max_position_embeddings"] = beside
+    if inside is not None:
+        value["rope_scaling"]["original_max_position_embeddings"] = inside
+    config = config_class(name).from_dict(json.loads(json.dumps(value)))
+    table = rotary(modeling(name), config)
+    (rope,) = distinct(value)
+    key = "original_max_position_embeddings"
+    assert rope.original_max_position_embeddings == config.rope_parameters[key]
+    assert abs(frequencies(rope).attention_factor - table.attention_scaling) < 1e-12
+    notes = reading(value).notes
+    assert any(key in note for note in notes) == (inside is not None)
