@@ -48,6 +48,25 @@ def fp16(made: Path) -> Iterator[Path]:
     shutil.rmtree(made / "fp16")
 
 
+@pytest.fixture(scope="session")
+def int4_llama3(made: Path, int4: Path) -> Iterator[Path]:
+    yield mended(made, int4)
+    shutil.rmtree(made / "int4-llama3")
+
+
+@pytest.fixture(scope="session")
+def fp16_llama3(made: Path, fp16: Path) -> Iterator[Path]:
+    yield mended(made, fp16)
+    shutil.rmtree(made / "fp16-llama3")
+
+
+def mended(made: Path, pack: Path) -> Path:
+    """The pack with the table of the declared llama3."""
+    out = made / f"{pack.name}-llama3"
+    succeed("packimport", "patch", pack, "-o", out, "--config", made / "declared")
+    return out
+
+
 def genai_logits(pack: Path, ids: NDArray[Any], prefill: int) -> NDArray[np.float32]:
     """onnxruntime-genai's logits: `prefill` tokens at once, the others one by one."""
     import onnxruntime_genai as og
@@ -63,9 +82,9 @@ def genai_logits(pack: Path, ids: NDArray[Any], prefill: int) -> NDArray[np.floa
     return np.concatenate(rows)
 
 
-@pytest.mark.parametrize("name", ["made", "patched", "int4"])
+@pytest.mark.parametrize("name", ["made", "patched", "int4", "int4_llama3"])
 def test_prefill_and_decode(request: pytest.FixtureRequest, made: Path, name: str) -> None:
-    """Measured: equal to the last bit, all three."""
+    """Measured: equal to the last bit, all four."""
     pack = made / "pack" if name == "made" else request.getfixturevalue(name)
     ids = np.load(made / "tokens.npy")[: PREFILL + DECODE]
     expected = genai_logits(pack, ids, PREFILL)
@@ -74,13 +93,15 @@ def test_prefill_and_decode(request: pytest.FixtureRequest, made: Path, name: st
         assert np.abs(run.logits[:] - expected).max() <= 1e-4
 
 
-def test_prefill_in_fp16(fp16: Path, made: Path) -> None:
+@pytest.mark.parametrize("name", ["fp16", "fp16_llama3"])
+def test_prefill_in_fp16(request: pytest.FixtureRequest, made: Path, name: str) -> None:
     """Measured: equal. onnxruntime-genai itself can't decode this pack on the CPU; ours does."""
+    pack = request.getfixturevalue(name)
     ids = np.load(made / "tokens.npy")[:PREFILL]
-    whole = run_logits(fp16, ids)
-    assert np.abs(whole.logits[:] - genai_logits(fp16, ids, PREFILL)).max() <= 1e-4
+    whole = run_logits(pack, ids)
+    assert np.abs(whole.logits[:] - genai_logits(pack, ids, PREFILL)).max() <= 1e-4
     np.save(made / "few.npy", ids[:96])
-    code, out = command("forward", fp16, "--self-check", "--tokens", made / "few.npy")
+    code, out = command("forward", pack, "--self-check", "--tokens", made / "few.npy")
     assert code == 0, out
 
 
