@@ -120,7 +120,7 @@ def figures(
         scored=int(part.followed.sum()),
         **scores,
         nmse=float(part.error.sum()) / power if whole and power else None,
-        max_difference=float(part.difference[farthest]) if whole else None,
+        max_difference=abs(float(part.difference[farthest])) if whole else None,
         max_difference_position=int(at[farthest]) if whole else None,
         max_difference_token=int(part.token[farthest]) if whole else None,
         errors={

@@ -14,13 +14,18 @@ from forward.dump import Tokens
 from forward.dump_pack import Watch
 from forward.form import Form
 from forward.steps import Block, Step
+from packimport.errors import PackimportError
 
 
 def print_pieces(pieces: Iterable[str]) -> None:
     """Print pieces of text as they come, and a newline."""
-    for piece in pieces:
-        click.echo(safe(piece), nl=False)
-        sys.stdout.flush()
+    try:
+        for piece in pieces:
+            click.echo(safe(piece), nl=False)
+            sys.stdout.flush()
+    except PackimportError:
+        click.echo()  # the error begins a line
+        raise
     click.echo()
 
 

@@ -230,6 +230,12 @@ def test_a_perplexity_beyond_float64_is_json(
     assert whole["errors"]["ppl_reference"] > 0
 
 
+def test_equal_dumps_differ_by_no_negative_zero(serve: Any, dumps: dict[str, Path]) -> None:
+    pair = ("compare", dumps["after"], dumps["after"])
+    assert "largest difference of a logit  0 at position 0, token 0\n" in serve(*pair)[1]
+    assert "-0.0" not in serve(*pair, "--format", "json")[1]
+
+
 def test_three_say_whose_kl_is_a_bound(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
     given = ("--tokens", tmp_path / "tokens.npy", "--top-k", 5, "-o", tmp_path / "top")
     assert serve("import", tmp_path / "before.npy", *given)[0] == 0

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import tokenizers
 from builders import tiny_pack
-from counting import VOCAB, counting_pack, expected
+from counting import EMBEDDING, VOCAB, counting_pack, expected
+from onnx import numpy_helper
 
 from forward import cli
 from forward.dump import read_dump
@@ -151,6 +153,21 @@ def test_self_check(serve: Serve, tmp_path: Path) -> None:
     code, out, _ = serve(made(tmp_path / "counting"), "--self-check")
     assert code == 1
     assert out.splitlines()[-1] == "FAILED: batch = single"
+
+
+def test_an_error_within_a_text_begins_a_line(serve: Serve, tmp_path: Path) -> None:
+    pack = made(tmp_path / "p")
+    model = onnx.load(pack / "model.onnx")
+    (table,) = [tensor for tensor in model.graph.initializer if tensor.name == "embedding"]
+    rows = EMBEDDING.copy()
+    following = int(rows[3].argmax())
+    rows[following] = np.nan
+    table.CopyFrom(numpy_helper.from_array(rows, "embedding"))
+    onnx.save(model, pack / "model.onnx")
+    (tmp_path / "three.json").write_text("[3]", encoding="utf-8")
+    code, out, err = serve(pack, "--generate", 4, "--tokens", tmp_path / "three.json")
+    assert (code, out) == (3, f"w{following}\n")
+    assert "after position 1 have no largest number" in err
 
 
 @pytest.mark.parametrize("last", ["static", "open"])
