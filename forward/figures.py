@@ -129,6 +129,8 @@ def figures(
             "same_top1": standard_error(part.same_top1.astype(np.float64)),
             "top5": standard_error(part.top5),
             "top10": standard_error(part.top10),
+            "flips": _count_error(~part.same_top1[clear]) if ranked else None,
+            "nmse": _ratio_error(part.error, part.power) if whole and power else None,
             **errors,
         },
         mark=_mark(part, at),
@@ -184,6 +186,19 @@ def standard_error(values: Floats) -> float | None:
     if len(values) < 2 or not np.isfinite(values).all():
         return None
     return float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def _count_error(values: npt.NDArray[np.bool_]) -> float | None:
+    """Of how many are true."""
+    error = standard_error(values.astype(np.float64))
+    return None if error is None else error * len(values)
+
+
+def _ratio_error(above: Floats, below: Floats) -> float | None:
+    """Of Σ above / Σ below, to the first order (Cochran, "Sampling Techniques", 1977, 6.3)."""
+    total = below.sum()
+    error = standard_error(above - above.sum() / total * below)
+    return None if error is None else error * len(above) / float(total)
 
 
 def _quantile_error(ordered: Floats, share: float) -> float | None:

@@ -85,7 +85,15 @@ def test_what_llama_cpp_does_not_have(
     assert found.clear == clear.sum() > 0
     assert found.flips == (clear & (x.argmax(axis=1) != y.argmax(axis=1))).sum() > 0
     a, b = x.astype(np.float64), y.astype(np.float64)
-    assert found.nmse == pytest.approx(((b - a) ** 2).sum() / (a**2).sum(), rel=1e-12)
+    error, power = ((b - a) ** 2).sum(axis=1), (a**2).sum(axis=1)
+    assert found.nmse == pytest.approx(error.sum() / power.sum(), rel=1e-12)
+    # The jackknife: each row left out in turn.
+    without = (error.sum() - error) / (power.sum() - power)
+    jackknife = math.sqrt(399 / 400 * ((without - without.mean()) ** 2).sum())
+    assert found.errors["nmse"] == pytest.approx(jackknife, rel=0.01)
+    share = found.flips / clear.sum()
+    spread = clear.sum() * math.sqrt(share * (1 - share) / (clear.sum() - 1))
+    assert found.errors["flips"] == pytest.approx(spread, rel=1e-12)
 
 
 def test_a_range_knows_its_own_positions_alone() -> None:
