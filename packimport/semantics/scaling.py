@@ -73,6 +73,12 @@ def set_scaling(draft: Draft, kind: str) -> None:
         if found is not None:
             draft.set(key, _KINDS.get(key, Document.number)(found), found)
     _check_factor(draft, kind)
+    for key, effect in context.family.merged("unjudged").items():
+        found = context.block.get(key)
+        if found is not None and found.value != 0:
+            draft.notes.append(
+                f"{found.place} {effect.text()}: that is no rotation, and is not judged"
+            )
     forced = context.schedule.get("attention_factor")
     if forced is not None and kind == "yarn" and "attention_factor" not in draft.values:
         draft.set("attention_factor", forced.number(), forced)

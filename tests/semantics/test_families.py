@@ -143,3 +143,14 @@ def test_the_original_length_that_phi3_implies(name: str) -> None:
     assert any("16384" in note and "4096" in note for note in reading(value).notes)
     value["original_max_position_embeddings"] = 8192
     assert only_rope(value).original_max_position_embeddings == 8192
+
+
+@pytest.mark.parametrize("name", ["ministral3", "mistral4"])
+def test_what_acts_by_position_and_is_no_rotation(name: str) -> None:
+    """transformers 5.24.0 multiplies each query by 1 + beta ln(1 + floor(position / original))."""
+    sizes = {"qk_rope_head_dim": 64, "qk_nope_head_dim": 64} if name == "mistral4" else {}
+    for beta, count in ((0.1, 1), (0, 0), (None, 0)):
+        value = {**scaled("yarn", name, llama_4_scaling_beta=beta), **sizes}
+        notes = [note for note in reading(value).notes if "llama_4_scaling_beta" in note]
+        assert len(notes) == count
+        assert all("is no rotation, and is not judged" in note for note in notes)
