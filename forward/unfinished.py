@@ -18,7 +18,7 @@ import numpy as np
 
 from forward.dump import Tokens
 from forward.steps import Step
-from packimport.errors import DumpError, PackimportError
+from packimport.errors import DocumentError, DumpError, PackimportError
 from packimport.pack.documents import load_json, write_json
 from packimport.pack.lock import HELD, take
 from packimport.pack.signals import ended_by_signals
@@ -176,7 +176,15 @@ def _check_same(partial: Path, identity: Identity) -> None:
                 other.unlink()
         write_json(path, dict(identity))
         return
-    left = load_json(path)
+    try:
+        left = load_json(path)
+    except DocumentError as error:  # a power cut may leave any bytes
+        raise DumpError(
+            "an unfinished dump is in the way, and nothing says of which run",
+            place=str(partial),
+            found=f"{RUN}: {error.message}",
+            fix="Remove that folder.",
+        ) from error
     if left != dict(identity):
         known = left if isinstance(left, dict) else {}
         raise DumpError(

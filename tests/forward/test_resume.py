@@ -183,6 +183,15 @@ def test_another_run_does_not_go_on_in_it(tmp_path: Path) -> None:
 
 
 @unix
+def test_what_a_power_cut_left_is_named_with_its_cure(tmp_path: Path) -> None:
+    pack = tiny_pack(tmp_path / "p")
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial/run.json").write_bytes(b'{"tool": \0\0\0\0')
+    with pytest.raises(DumpError, match=r"\.out\.partial: .*found run\.json: .*Remove that folder"):
+        dump(pack, tmp_path / "out")
+    assert (tmp_path / ".out.partial/run.json").is_file()
+
+
 def test_two_at_once_do_not_write_one_dump(tmp_path: Path) -> None:
     pack = tiny_pack(tmp_path / "pack")
     np.save(tmp_path / "tokens.npy", TOKENS)
