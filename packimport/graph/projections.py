@@ -139,8 +139,17 @@ class _Walk:
             return [(turn.turned, Stage.BEFORE)]
         if (node.domain, node.op) == (STANDARD, "Concat"):
             return self._joined(value, node, stage)
+        if stage is Stage.BESIDE and self._is_run(value, node):
+            return [(resolve(value.frame, node.input(0)), stage)]
         found = self._plain(value, node)
         return None if found is None else [(before, stage) for before in found]
+
+    def _is_run(self, value: Value, node: Node) -> bool:
+        """Whether a Gather takes entries of a head that follow each other, as a Slice does."""
+        if (node.domain, node.op) != (STANDARD, "Gather") or node.integer("axis", 0) not in {-1, 3}:
+            return False
+        places = self.constants.integers(resolve(value.frame, node.input(1))) or ()
+        return places != () and places == tuple(range(places[0], places[0] + len(places)))
 
     def _plain(self, value: Value, node: Node) -> list[Value] | None:
         kind = (node.domain, node.op)

@@ -354,6 +354,29 @@ def test_part_of_a_head(tmp_path: Path) -> None:
     assert set(codes(check(pack))) == {"RPE008"}
 
 
+@pytest.mark.parametrize(("order", "verdict"), [(1, "ok"), (-1, "unsupported"), (2, "unsupported")])
+def test_the_part_that_does_not_rotate_is_gathered(
+    order: int, verdict: str, tmp_path: Path
+) -> None:
+    """As builder 0.18.0 writes Qwen3.5 for TensorRT RTX: entries by their numbers, in order."""
+    half = 10000.0 ** -(np.arange(PAIRS // 2) / (PAIRS // 2))
+    rest = tuple(range(PAIRS, 2 * PAIRS))[::order]
+
+    def rotate(g: Graph, x: str, trig: list[str], repeated: bool, name: str) -> str:
+        front = g.node("Slice", x, g.integers(0), g.integers(PAIRS), g.integers(3))
+        back = g.node("Gather", x, g.integers(*rest, *rest[: PAIRS - len(rest)]), axis=-1)
+        one = g.node("Slice", front, g.integers(0), g.integers(PAIRS // 2), g.integers(3))
+        other = g.node("Slice", front, g.integers(PAIRS // 2), g.integers(2**62), g.integers(3))
+        cross = g.node("Concat", g.node("Neg", other), one, axis=-1)
+        turn = g.node("Add", g.node("Mul", front, trig[0]), g.node("Mul", cross, trig[1]))
+        return g.node("Concat", turn, back, axis=-1, name=name)
+
+    model = decoder(waves(angles_by_mul(half)), rotate=rotate)
+    pack = write_pack(tmp_path / "p", model, model_type="phi", partial_rotary_factor=0.5)
+    assert logits(pack).shape == (1, TOKENS, 64)
+    assert check(pack).verdict == verdict
+
+
 def test_frequencies_that_something_else_takes(tmp_path: Path) -> None:
     def change(model: onnx.ModelProto) -> None:
         model.graph.node.append(helper.make_node("Neg", ["inv_freq"], ["more"]))
