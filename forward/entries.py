@@ -16,9 +16,9 @@ from forward.moments import Floats, Moments, moments, moments_of_sums
 # cache; a smaller one costs more in calls. BLAS starts threads of its own, beside those of
 # compare, where a dot product is longer than 10 000.
 _TILE, _WIDTH = 1 << 16, 1 << 13
-# Where the largest logit is nearer to 0 than this, Σ exp needs no shift: it is finite, and
-# what it loses below float64's range is no part of it.
-_NEAR = 500.0
+# Where the largest logit is nearer to 0 than this, Σ exp needs no shift: it is finite, as is its
+# ratio to the other side's, and what it loses below float64's range is no part of it.
+_NEAR = 300.0
 
 Logits = npt.NDArray[np.float32]
 
