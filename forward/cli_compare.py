@@ -93,6 +93,18 @@ def form_options(function: Callable[..., int]) -> Callable[..., int]:
     help="Exit 1 if the mean KL is above X times that of the floor.",
 )
 @click.option(
+    "--max-floor-p999",
+    type=_LIMIT,
+    metavar="X",
+    help="Exit 1 if the 99.9 % quantile of KL is above X times the floor's.",
+)
+@click.option(
+    "--max-floor-top1",
+    type=_LIMIT,
+    metavar="X",
+    help="Exit 1 if the share of other top-1 is above X times the floor's.",
+)
+@click.option(
     "--edge",
     "edges",
     type=click.IntRange(min=1),
@@ -117,6 +129,8 @@ def compare_command(
     by_bucket: bool,
     floor: Path | None,
     max_floor: float | None,
+    max_floor_p999: float | None,
+    max_floor_top1: float | None,
     edges: tuple[int, ...],
     worst: int,
     tokenizer: Path | None,
@@ -126,7 +140,12 @@ def compare_command(
 
     A folder of dumps, as --prompts or import makes, is compared with another as one.
     """
-    limits = {"--max-kl": max_kl, "--max-kl-p999": max_kl_p999, "--max-floor": max_floor}
+    over_floor = {
+        "--max-floor": max_floor,
+        "--max-floor-p999": max_floor_p999,
+        "--max-floor-top1": max_floor_top1,
+    }
+    limits = {"--max-kl": max_kl, "--max-kl-p999": max_kl_p999, **over_floor}
     for name, limit in limits.items():
         if limit is not None and not math.isfinite(limit):
             raise UsageError(f"{name} is a number", found=limit, allowed="0 or more")
@@ -135,8 +154,9 @@ def compare_command(
     if len(dumps) not in ((2,) if nll else (2, 3)):
         what = "BEFORE AFTER" if nll else "REFERENCE RUN, or REFERENCE BEFORE AFTER"
         raise UsageError("compare takes other dumps", found=f"{len(dumps)} folders", allowed=what)
-    if max_floor is not None and floor is None:
-        raise UsageError("--max-floor needs a noise floor", fix="Pass --floor DUMP.")
+    for name, limit in over_floor.items():
+        if limit is not None and floor is None:
+            raise UsageError(f"{name} needs a noise floor", fix="Pass --floor DUMP.")
     gated = any(value is not None for value in (*limits.values(), min_top1))
     if by_bucket and not gated:
         raise UsageError("--by-bucket needs a limit", allowed="such as --max-kl X")
@@ -153,6 +173,8 @@ def compare_command(
             min_top1,
             max_kl_p999=max_kl_p999,
             max_floor=max_floor,
+            max_floor_p999=max_floor_p999,
+            max_floor_top1=max_floor_top1,
             by_bucket=by_bucket,
         )
 

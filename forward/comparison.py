@@ -94,11 +94,13 @@ class Comparison:
         *,
         max_kl_p999: float | None = None,
         max_floor: float | None = None,
+        max_floor_p999: float | None = None,
+        max_floor_top1: float | None = None,
         by_bucket: bool = False,
     ) -> Comparison:
         """The same with gates; see Limits.
 
-        Raises UsageError for max_floor without a floor, DumpError for a limit of a KL
+        Raises UsageError for what is held to a floor without one, DumpError for a limit of a KL
         that is not known, for a floor that is infinite, and for any limit where position 0
         alone is compared.
         """
@@ -107,6 +109,8 @@ class Comparison:
             max_kl_p999=max_kl_p999,
             min_top1=min_top1,
             max_floor=max_floor,
+            max_floor_p999=max_floor_p999,
+            max_floor_top1=max_floor_top1,
             by_bucket=by_bucket,
         )
         self._check_limits(limits)
@@ -115,7 +119,7 @@ class Comparison:
 
     def _check_limits(self, limits: Limits) -> None:
         """Refuse limits that prove nothing here."""
-        if limits.max_floor is not None and self.floor is None:
+        if limits.over_floor and self.floor is None:
             raise UsageError("--max-floor needs a noise floor", fix="Pass --floor DUMP.")
         if limits.any and self.overall.stop == 1:
             raise DumpError(
@@ -125,17 +129,14 @@ class Comparison:
                 " of the reference",
                 fix="Dump more positions, or leave the limits out.",
             )
-        of_kl = (limits.max_kl, limits.max_kl_p999, limits.max_floor)
         exact = self.exact and (self.floor is None or self.floor.exact)
-        if not exact and any(limit is not None for limit in of_kl):
+        if not exact and limits.of_kl:
             raise DumpError(
                 "a top-k dump gives the least that KL can be, not what it is",
                 place=self.run,
                 fix="Dump without --top-k, or hold it to --min-top1 alone.",
             )
-        if limits.max_floor is None or self.floor is None:
-            return
-        if self.floor.overall.kl_mean == inf:
+        if self.floor is not None and limits.over_floor and self.floor.overall.kl_mean == inf:
             raise DumpError(
                 "the floor's KL is infinite, so any other would be within it",
                 place=self.floor.run,

@@ -12,6 +12,8 @@ _WORDS = {
     "max_kl_p999": ("99.9 % KL", "<="),
     "min_top1": ("same top-1", ">="),
     "max_floor": ("mean KL against the floor", "<="),
+    "max_floor_p999": ("99.9 % KL against the floor", "<="),
+    "max_floor_top1": ("other top-1 against the floor", "<="),
 }
 
 
@@ -21,7 +23,8 @@ class Limits:
 
     max_kl:      of the mean KL, in nats. max_kl_p999: of its 99.9 % quantile.
     min_top1:    of the share of equal top-1, 0 to 1.
-    max_floor:   of the mean KL, in multiples of the noise floor's.
+    max_floor:   of the mean KL, in multiples of the noise floor's. max_floor_p999: of its
+                 99.9 % quantile. max_floor_top1: of the share of other top-1.
     by_bucket:   each range of positions is held to them, too.
     """
 
@@ -29,12 +32,25 @@ class Limits:
     max_kl_p999: float | None = None
     min_top1: float | None = None
     max_floor: float | None = None
+    max_floor_p999: float | None = None
+    max_floor_top1: float | None = None
     by_bucket: bool = False
 
     @property
     def any(self) -> bool:
         """Whether anything is limited."""
-        limits = (self.max_kl, self.max_kl_p999, self.min_top1, self.max_floor)
+        return self.of_kl or self.over_floor or self.min_top1 is not None
+
+    @property
+    def of_kl(self) -> bool:
+        """Whether a KL is."""
+        limits = (self.max_kl, self.max_kl_p999, self.max_floor, self.max_floor_p999)
+        return any(limit is not None for limit in limits)
+
+    @property
+    def over_floor(self) -> bool:
+        """Whether anything is by the noise floor."""
+        limits = (self.max_floor, self.max_floor_p999, self.max_floor_top1)
         return any(limit is not None for limit in limits)
 
 
@@ -65,7 +81,7 @@ def gates(
 ) -> tuple[Gate, ...]:
     """Hold the first range, which is the whole, and if asked the others, to the limits.
 
-    floor: the same ranges of the noise floor; needed by max_floor.
+    floor: the same ranges of the noise floor; needed by what is held to it.
     """
     count = len(ranges) if limits.by_bucket else 1
     return tuple(
@@ -76,14 +92,20 @@ def gates(
 
 
 def _gates(limits: Limits, figures: Figures, floor: Figures | None) -> Iterator[Gate]:
-    upper = [
-        ("max_kl", figures.kl_mean, limits.max_kl),
-        ("max_kl_p999", figures.kl_p999, limits.max_kl_p999),
+    other = 1 - figures.same_top1
+    upper: list[tuple[str, float, float | None, float]] = [
+        ("max_kl", figures.kl_mean, limits.max_kl, 1.0),
+        ("max_kl_p999", figures.kl_p999, limits.max_kl_p999, 1.0),
     ]
-    if limits.max_floor is not None and floor is not None:
-        upper.append(("max_floor", figures.kl_mean, limits.max_floor * floor.kl_mean))
-    for name, value, limit in upper:
-        if limit is not None:
+    if floor is not None:
+        upper += [
+            ("max_floor", figures.kl_mean, limits.max_floor, floor.kl_mean),
+            ("max_floor_p999", figures.kl_p999, limits.max_floor_p999, floor.kl_p999),
+            ("max_floor_top1", other, limits.max_floor_top1, 1 - floor.same_top1),
+        ]
+    for name, value, times, unit in upper:
+        if times is not None:
+            limit = times * unit
             yield Gate(
                 name=name, range=figures.name, limit=limit, value=value, passed=value <= limit
             )

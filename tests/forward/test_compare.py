@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from forward import stretch as stretch_module
 from forward.compare import compare
 from forward.comparison import SCHEMA, refusal
 from forward.dump import Dump
-from forward.figures import quantile
+from forward.figures import Figures, quantile
 from forward.statistics import row_figures
 from forward.three import Three
 from packimport.errors import DumpError, UsageError
@@ -237,6 +238,38 @@ def test_limits_by_bucket(name: str, limit: float, by_bucket: bool) -> None:
     assert failed == [span for span in expected if by_bucket or span == "all"]
     assert len(held.gates) == (5 if by_bucket else 1)
     assert [f" at {span} " in held.text() for span in failed] == [s != "all" for s in failed]
+
+
+def kl_p999(figures: Figures) -> float:
+    return figures.kl_p999
+
+
+def other_top1(figures: Figures) -> float:
+    return 1 - figures.same_top1
+
+
+@pytest.mark.parametrize("by_bucket", [False, True])
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_floor_p999", kl_p999), ("max_floor_top1", other_top1)]
+)
+def test_other_figures_in_multiples_of_the_floors(
+    name: str, value: Callable[[Figures], float], by_bucket: bool
+) -> None:
+    reference, run = pair()
+    rng = np.random.default_rng(9)
+    noise = rng.normal(0, 0.3, (1100, 40)).astype(np.float32)
+    floor = compare(reference, replace(run, logits=reference.logits[:] + noise))
+    comparison = compare(reference, run).over(floor)
+    times = [value(a) / value(b) for a, b in zip(comparison.ranges, floor.ranges, strict=True)]
+    most = max(times) if by_bucket else times[0]
+    for limit, passed in ((most * 1.001, True), (most * 0.999, False)):
+        held = comparison.held_to(**{name: limit}, by_bucket=by_bucket)
+        assert held.passed is passed
+        validate(held.to_dict(), SCHEMA, "comparison")
+        assert [gate.passed for gate in held.gates].count(False) == (not passed)
+        assert "against the floor" in held.text()
+    with pytest.raises(UsageError, match="--floor DUMP"):
+        compare(reference, run).held_to(**{name: 2.0})
 
 
 def test_a_floor_and_its_multiple() -> None:

@@ -76,6 +76,11 @@ def test_a_floor(serve: Any, dumps: dict[str, Path]) -> None:
     code, out, _ = serve("compare", dumps["reference"], dumps["before"], *floor)
     assert code == 1
     assert parsed(out)["gates"][0]["name"] == "max_floor"
+    floor = ("--floor", dumps["floor"], "--max-floor-p999", "1", "--max-floor-top1", "1")
+    code, out, _ = serve("compare", dumps["reference"], dumps["before"], *floor, "--by-bucket")
+    assert code == 1
+    assert "FAILED: 99.9 % KL against the floor" in out
+    assert "other top-1 against the floor" in out
 
 
 def test_nll(serve: Any, dumps: dict[str, Path]) -> None:

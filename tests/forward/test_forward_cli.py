@@ -232,6 +232,7 @@ def test_a_bar_is_gone_before_an_error_is_printed(
         (["compare", "--nll", "a", "b", "--max-kl", "1"], "--nll has no reference"),
         (["compare", "a", "b", "--max-kl-p999", "inf"], "--max-kl-p999"),
         (["compare", "a", "b", "--max-floor", "2"], "Pass --floor DUMP"),
+        (["compare", "a", "b", "--max-floor-top1", "2"], "--max-floor-top1 needs a noise floor"),
         (["compare", "a", "b", "--by-bucket"], "--by-bucket needs a limit"),
         (["compare", "a", "b", "--tokenizer", "t"], "--tokenizer belongs to --worst N"),
         (["PACK", "--generate", "3", "--prompt", "x", "--top-k", "2"], "belongs to --dump-logits"),
