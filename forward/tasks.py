@@ -19,7 +19,7 @@ from forward.prompt import Given, read_prompts, read_tokens
 from forward.runner import Runner, open_runner
 from forward.self_check import LENGTH, sample_tokens, self_check
 from forward.session import Settings, require_runtime
-from forward.terminal import dumps_line, print_pieces, progress, safe
+from forward.terminal import dumps_line, print_columns, print_pieces, progress, safe
 from forward.tokenizer import TOKENIZER, Tokenizer
 from packimport.errors import UsageError
 from packimport.pack.container import Container, open_container
@@ -140,34 +140,40 @@ def write(
         raise UsageError(
             "--expect holds more ids than --generate makes", found=len(expected), allowed=str(count)
         )
-    if other is not None:
-        click.echo(f"--- {pack.container.path}")
-    ids = _written(pack, prompt, count, chunk)
+    texts = [_Text(one, prompt, count, chunk) for one in (pack, other) if one is not None]
+    ids = texts[0].ids
     code = 0
-    if other is not None:
-        click.echo(f"--- {other.container.path}")
-        theirs = _written(other, prompt, count, chunk)
-        code |= _compared(pack, ids, theirs, f"{other.container.path}")
+    if other is None:
+        print_pieces(texts[0].pieces())
+    else:
+        print_columns([(str(text.pack.container.path), text.pieces()) for text in texts])
+        code |= _compared(pack, ids, texts[1].ids, f"{other.container.path}")
     if expected is not None:
         code |= _compared(pack, ids[: len(expected)], expected, f"{expect}")
     return code
 
 
-def _written(pack: Pack, prompt: Tokens, count: int, chunk: int | None) -> list[int]:
-    check_length(pack.container, pack.decoder, len(prompt) + count)
-    made: list[int] = []
+class _Text:
+    """Greedy text of a pack; ids: those that were made so far."""
 
-    def kept(ids: Iterator[int]) -> Iterator[int]:
-        for token in ids:
-            made.append(token)
+    def __init__(self, pack: Pack, prompt: Tokens, count: int, chunk: int | None) -> None:
+        self.pack = pack
+        self.ids: list[int] = []
+        self._prompt, self._count, self._chunk = prompt, count, chunk
+
+    def pieces(self) -> Iterator[str]:
+        """The text as it comes; the pack is loaded by the first piece, and let go by the end."""
+        check_length(self.pack.container, self.pack.decoder, len(self._prompt) + self._count)
+        if self.pack.container.has(TOKENIZER):
+            yield from self.pack.tokenizer.stream(self._made())
+        else:
+            yield from (f"{token} " for token in self._made())
+
+    def _made(self) -> Iterator[int]:
+        runner = self.pack.open()
+        for token in generate(runner, self.pack.decoder, self._prompt, self._count, self._chunk):
+            self.ids.append(token)
             yield token
-
-    ids = kept(generate(pack.open(), pack.decoder, prompt, count, chunk))
-    if pack.container.has(TOKENIZER):
-        print_pieces(pack.tokenizer.stream(ids))
-    else:
-        print_pieces(f"{token} " for token in ids)
-    return made
 
 
 def _compared(pack: Pack, ids: list[int], others: list[int], name: str) -> int:

@@ -14,19 +14,50 @@ from forward.dump import Tokens
 from forward.dump_pack import Watch
 from forward.form import Form
 from forward.steps import Block, Step
-from packimport.errors import PackimportError
+from packimport.errors import PackimportError, printable
 
 
 def print_pieces(pieces: Iterable[str]) -> None:
     """Print pieces of text as they come, and a newline."""
+    begun = False
     try:
         for piece in pieces:
             click.echo(safe(piece), nl=False)
             sys.stdout.flush()
+            begun = True
     except PackimportError:
-        click.echo()  # the error begins a line
+        if begun:
+            click.echo()  # the error begins a line
         raise
     click.echo()
+
+
+def print_columns(texts: Sequence[tuple[str, Iterable[str]]]) -> None:
+    """Print titles and the pieces of texts as they come, one text after the other.
+
+    On a terminal they stand side by side.
+    """
+    if not sys.stdout.isatty():
+        for title, pieces in texts:
+            click.echo(f"--- {printable(title)}")
+            print_pieces(pieces)
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+    console, table, cells = Console(), Table(box=None, expand=True), [Text() for _ in texts]
+    for title, _ in texts:
+        table.add_column(Text(printable(title)), ratio=1, overflow="fold")
+    table.add_row(*cells)
+    try:
+        with Live(table, console=console, transient=True):
+            for cell, (_, pieces) in zip(cells, texts, strict=True):
+                for piece in pieces:
+                    cell.append(safe(piece))
+    finally:
+        console.print(table)  # whole: what is live ends at the terminal's height
 
 
 def dumps_line(folder: Path, prompts: Sequence[Tokens], form: Form) -> str:

@@ -138,6 +138,51 @@ def test_side_by_side(serve: Serve, pack: Path, tmp_path: Path) -> None:
     assert f"after 0 equal tokens: {first} 'w{first}', there the end" in out
 
 
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called in the test: a fixture would meet another standard output."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
+def drawn(out: str) -> list[str]:
+    """The lines that stay: what follows the last code that takes one away."""
+    kept = out[out.rindex("\x1b[2K") + 4 :]
+    return [line.rstrip() for line in re.sub(r"\x1b\[[\d?]*[a-zA-Z]", "", kept).splitlines()]
+
+
+def test_columns_on_a_terminal(
+    serve: Serve, tmp_path: Path, pack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch)
+    same = made(tmp_path / "same", dtype="float16")
+    args = (pack, "--tokens", tmp_path / "long.json", "--generate", 30, "--beside", same)
+    code, out, err = serve(*args)
+    assert (code, err) == (0, "")
+    *lines, last = drawn(out)
+    assert last == f"same 30 tokens as {same}"
+    columns = [[line[:30].strip(), line[30:].strip()] for line in lines]
+    left, right = ("".join(words) for words in zip(*columns, strict=True))
+    text = "".join(f"w{i}" for i in greedy(LONG, 30))
+    assert left.replace(" ", "") == f"{pack}{text}"
+    assert right.replace(" ", "") == f"{same}{text}"
+
+
+def test_a_text_stays_where_the_other_pack_fails(
+    serve: Serve, tmp_path: Path, pack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch)
+    other = made(tmp_path / "other")
+    config = json.loads((other / "genai_config.json").read_text(encoding="utf-8"))
+    config["model"]["context_length"] = 64
+    (other / "genai_config.json").write_text(json.dumps(config), encoding="utf-8")
+    args = (pack, "--tokens", tmp_path / "long.json", "--generate", 3, "--beside", other)
+    code, out, err = serve(*args)
+    assert code == 3
+    assert "context_length" in err
+    assert " ".join(f"w{i}" for i in greedy(LONG, 3)) in "\n".join(drawn(out))
+
+
 def test_self_check(serve: Serve, tmp_path: Path) -> None:
     code, out, err = serve(tiny_pack(tmp_path / "p"), "--self-check")
     assert (code, err) == (0, "")
