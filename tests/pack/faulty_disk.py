@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from little_packs import edit_of, manifest_of
+from os_calls import set_call
 
 import packimport
 from packimport.errors import PackimportError
@@ -213,7 +214,7 @@ class _Counter:
                 self.fail(number, name, real, arguments)
             return real(*arguments, **options)
 
-        setattr(os, name, call)
+        set_call(name, call)
 
     def fail(self, number: int, name: str, real: Any, arguments: tuple[Any, ...]) -> None:
         first = number == self.at

@@ -43,6 +43,7 @@ make_manifest = manifest_of
 AT_A_CALL = (
     WRITE
     + """
+from os_calls import set_call
 limit, count, lock = int(sys.argv[3]), 0, threading.Lock()
 def counted(real):
     def call(*arguments, **options):
@@ -55,7 +56,7 @@ def counted(real):
     return call
 for name in ("mkdir open write copy_file_range sendfile fsync utime chmod rename replace "
              "unlink rmdir close").split():
-    setattr(os, name, counted(getattr(os, name)))
+    set_call(name, counted(getattr(os, name)))
 write_container(container, out, edits, {"extra.json": b"{}"}, make_manifest)
 print(count)
 """

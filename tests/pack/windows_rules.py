@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from faulty_disk import RUNS
+from os_calls import set_call
 
 
 class Refused(PermissionError):
@@ -94,9 +95,9 @@ def obey() -> None:
     sys.modules["msvcrt"] = msvcrt
     os.O_TEMPORARY = 0  # type: ignore[attr-defined]  # Windows has it
     for name in ("unlink", "remove", "rmdir"):
-        setattr(os, name, removing(getattr(os, name)))
-    os.rename = moving(os.rename, replaces=False)
-    os.replace = moving(os.replace, replaces=True)
+        set_call(name, removing(getattr(os, name)))
+    set_call("rename", moving(os.rename, replaces=False))
+    set_call("replace", moving(os.replace, replaces=True))
     sys.platform = "win32"
 
 
