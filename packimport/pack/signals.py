@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
 
 # SIGINT is KeyboardInterrupt already; nothing can be done about SIGKILL.
 _ASKED_TO_END = ("SIGTERM", "SIGHUP", "SIGBREAK")
@@ -20,24 +19,26 @@ def ended_by_signals() -> Iterator[None]:
     Where the caller handles one of them, or this is not the main thread, nothing
     is changed.
     """
+    asked = False
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        # A second one must not end what cleans up after the first. It is not SIG_IGN for that:
+        # Python complains of a signal that waits while its handler goes, and may then lose the
+        # SystemExit of the first.
+        nonlocal asked
+        if not asked:
+            asked = True
+            raise SystemExit(128 + number)
+
     kept = []
     if threading.current_thread() is threading.main_thread():
         for name in _ASKED_TO_END:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, _end)
+                signal.signal(number, end)
                 kept.append(number)
     try:
         yield
     finally:
         for number in kept:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    # A second one must not end what cleans up after the first.
-    for name in _ASKED_TO_END:
-        other = getattr(signal, name, None)
-        if other is not None and signal.getsignal(other) is _end:
-            signal.signal(other, signal.SIG_IGN)
-    raise SystemExit(128 + number)

@@ -76,7 +76,8 @@ moment = sys.argv[3]
 def reached(now):
     if now == moment:
         print("ready", flush=True)
-        time.sleep(60)
+        for _ in range(600):  # a signal just before a sleep does not end it
+            time.sleep(0.1)
 def make_manifest(files):
     reached("manifest")
     return manifest_of(files)
