@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,8 +153,8 @@ def _npz(made: Export) -> bytes:
                 "numpy's format carries no bfloat16", place=name, fix="Write .safetensors instead."
             )
     buffer = io.BytesIO()
-    described = np.array(json.dumps(made.schedules))
-    np.savez(buffer, allow_pickle=False, schedules=described, **made.arrays)
+    arrays: dict[str, Any] = {"schedules": np.array(json.dumps(made.schedules)), **made.arrays}
+    np.savez(buffer, **arrays)
     return buffer.getvalue()
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -262,6 +263,9 @@ def test_yaml_that_is_refused(tmp_path: Path, text: str, place: str, word: str) 
     assert caught.value.place == place
 
 
+@pytest.mark.skipif(
+    yaml.__version__ in {"6.0", "6.0.1", "6.0.2", "6.0.3"}, reason="PyYAML before 6.0.4 reads it"
+)
 def test_yaml_that_is_deep(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_text("[" * 5000 + "]" * 5000, encoding="utf-8")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -47,6 +48,17 @@ def test_others_that_come_at_once_or_while_it_cleans_up(first: str) -> None:
             out, err = child.communicate(timeout=60)
         assert (out, err) == (b"cleaned\n", b"")
         assert child.returncode in {129, 143}
+
+
+@pytest.fixture(autouse=True)
+def usual() -> Iterator[None]:
+    """The handlers of a program that nobody started with nohup."""
+    before = [
+        (name, signal.signal(name, signal.SIG_DFL)) for name in (signal.SIGHUP, signal.SIGTERM)
+    ]
+    yield
+    for name, handler in before:
+        signal.signal(name, handler)
 
 
 def test_the_block_gives_the_handlers_back() -> None:

@@ -102,7 +102,8 @@ def test_every_16_bit_value_is_widened_or_as_wrong_as_it_is(dtype: np.dtype[np.g
     finite = np.isfinite(exact)
     assert np.array_equal(found[finite].view(np.uint32), exact[finite].view(np.uint32))
     others = found[~finite]
-    assert (np.isnan(others) | (np.abs(others) >= 65536)).all()
+    with np.errstate(invalid="ignore"):  # ml_dtypes leaves the mark of a signalling NaN behind
+        assert (np.isnan(others) | (np.abs(others) >= 65536)).all()
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 1000, 8192])
