@@ -243,8 +243,10 @@ dump(Path(model), Path(out), ids, **options)
 
 @pytest.mark.oracle
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
-@pytest.mark.parametrize("many", ["one", "many"])
-@pytest.mark.parametrize("form", [Form(), Form(top_k=9), Form(positions=((3, 20),))])
+@pytest.mark.parametrize(
+    ("form", "many"),
+    [(Form(), "one"), (Form(top_k=9), "one"), (Form(positions=((3, 20),)), "many")],
+)
 def test_a_kill_changes_no_byte(tmp_path: Path, form: Form, many: str) -> None:
     model = save(tmp_path / "m", LLAMA3)
     np.save(tmp_path / "tokens.npy", TOKENS)
