@@ -3,11 +3,12 @@
     python benchmarks/speed.py PACK [--rounds 5] [--prompt 1024] [--new 128]
 
 PACK is a CPU pack of SmolLM2-135M: `python tests/oracle/smollm2.py OUT` makes the fp32 one, and
-onnxruntime-genai's builder with `-p int4` the other. They take turns, each time in a process of
-its own and in another order: in one process the session that was made first was up to 9 % slower,
-whichever it was. The bare loop has every input and output bound once, at the most that it can: its
-ids and its mask are written in place, the mask at its full length. Limits: decode 1.4 x and
-prefill 1.5 x onnxruntime-genai's, decode 0.97 x the bare loop's; of the medians of all rounds.
+onnxruntime-genai's builder with `-p int4` the other. Each is a process of its own (in one process
+the session that was made first was up to 9 % slower, whichever it was); all three live at once and
+take turns, 16 new tokens each, as what else the machine does changes from second to second. The
+bare loop has every input and output bound once, at the most that it can: its ids and its mask are
+written in place, the mask at its full length. Limits: decode 1.4 x and prefill 1.5 x
+onnxruntime-genai's, decode 0.97 x the bare loop's; of the medians of all rounds.
 `--threads 1` with `--clock cpu` measures on a machine that is busy with something else.
 """
 
@@ -19,12 +20,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_genai as og
 
+# New tokens of a turn, and seconds before each: the threads of the last engine spin for a while.
+BURST, PAUSE = 16, 0.03
 LIMITS = {"decode": 1.4, "prefill": 1.5, "bare": 0.97}
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -135,7 +139,7 @@ ENGINES: dict[str, Callable[[Path, int | None, int], Ours | Genai | Bare]] = {
 
 
 def measure(options: argparse.Namespace) -> None:
-    """One engine: print the tokens per second of a prefill and of the decode behind it."""
+    """One engine: the seconds of a prefill or of BURST new tokens, for each line of input."""
     sys.path[0] = str(Path(__file__).parent.parent)
     clock = CLOCKS[options.clock]
     ids = np.random.default_rng(0).integers(3, 49152, options.prompt)
@@ -143,12 +147,39 @@ def measure(options: argparse.Namespace) -> None:
     engine = ENGINES[options.engine](options.pack, options.threads, room)
     engine.prefill(ids[:64])  # the first run of a session plans its memory
     engine.decode(4)
-    start = clock()
-    engine.prefill(ids)
-    middle = clock()
-    engine.decode(options.new)
-    end = clock()
-    print(options.prompt / (middle - start), options.new / (end - middle))
+    for line in sys.stdin:
+        start = clock()
+        if line == "prefill\n":
+            engine.prefill(ids)
+        else:
+            engine.decode(BURST)
+        print(clock() - start, flush=True)
+
+
+def one_round(options: argparse.Namespace, names: list[str]) -> dict[str, tuple[float, float]]:
+    """Tokens per second of prefill and decode: new processes, which take turns."""
+    with ExitStack() as stack:
+        engines = {name: stack.enter_context(_engine(name)) for name in names}
+
+        def seconds(name: str, job: str) -> float:
+            time.sleep(PAUSE)
+            print(job, file=engines[name].stdin, flush=True)
+            return float(engines[name].stdout.readline())
+
+        prefill = {name: seconds(name, "prefill") for name in names}
+        bursts: dict[str, list[float]] = {name: [] for name in names}
+        for turn in range(options.new // BURST):
+            for name in names[turn % 3 :] + names[: turn % 3]:
+                bursts[name].append(seconds(name, "decode"))
+    return {
+        name: (options.prompt / prefill[name], BURST / float(np.median(bursts[name])))
+        for name in names
+    }
+
+
+def _engine(name: str) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, *sys.argv[1:], "--engine", name]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def main() -> int:
@@ -164,13 +195,12 @@ def main() -> int:
     if options.engine:
         measure(options)
         return 0
-    seen: dict[str, list[tuple[float, ...]]] = {name: [] for name in ENGINES}
+    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in ENGINES}
     names = list(ENGINES)
     for number in range(options.rounds):
-        for name in names[number % 3 :] + names[: number % 3]:
-            command = [sys.executable, __file__, *sys.argv[1:], "--engine", name]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            seen[name].append(tuple(map(float, done.stdout.split())))
+        found = one_round(options, names[number % 3 :] + names[: number % 3])
+        for name, speed in found.items():
+            seen[name].append(speed)
     speeds = {name: np.median(rounds, axis=0) for name, rounds in seen.items()}
     for name, rounds in seen.items():
         prefill, decode = np.array(rounds).T
