@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tokenizers
 from counting import VOCAB, counting_pack, expected
+from in_process import Serve
 
-from forward import cli
 from forward.comparison import SCHEMA
 from forward.dump import read_dump
 from packimport.pack.documents import validate
@@ -21,19 +21,7 @@ TOKENS = np.random.default_rng(4).integers(0, VOCAB, COUNT)
 
 
 @pytest.fixture
-def serve(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*args: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            cli.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-    return run
-
-
-@pytest.fixture
-def dumps(serve: Any, tmp_path: Path) -> dict[str, Path]:
+def dumps(serve: Serve, tmp_path: Path) -> dict[str, Path]:
     """reference, before (far from it) and after (near it), imported from .npy files."""
     np.save(tmp_path / "tokens.npy", TOKENS)
     rng = np.random.default_rng(0)
@@ -57,7 +45,7 @@ def parsed(text: str) -> Any:
     return value
 
 
-def test_three(serve: Any, dumps: dict[str, Path]) -> None:
+def test_three(serve: Serve, dumps: dict[str, Path]) -> None:
     three = ("compare", dumps["reference"], dumps["before"], dumps["after"])
     code, out, _ = serve(*three, "--max-kl", "0.01", "--by-bucket", "--edge", 20)
     assert code == 0
@@ -70,7 +58,7 @@ def test_three(serve: Any, dumps: dict[str, Path]) -> None:
     assert (code, parsed(out)["after"]["gates"][0]["passed"]) == (1, False)
 
 
-def test_a_floor(serve: Any, dumps: dict[str, Path]) -> None:
+def test_a_floor(serve: Serve, dumps: dict[str, Path]) -> None:
     floor = ("--floor", dumps["floor"], "--max-floor", "1", "--format", "json")
     assert serve("compare", dumps["reference"], dumps["after"], *floor)[0] == 0
     code, out, _ = serve("compare", dumps["reference"], dumps["before"], *floor)
@@ -83,7 +71,7 @@ def test_a_floor(serve: Any, dumps: dict[str, Path]) -> None:
     assert "other top-1 against the floor" in out
 
 
-def test_nll(serve: Any, dumps: dict[str, Path]) -> None:
+def test_nll(serve: Serve, dumps: dict[str, Path]) -> None:
     code, out, _ = serve("compare", "--nll", dumps["reference"], dumps["before"])
     assert code == 1
     assert "the patch: harms" in out
@@ -96,7 +84,7 @@ def test_nll(serve: Any, dumps: dict[str, Path]) -> None:
     assert "the patch: cannot be told" in out
 
 
-def test_worst_with_a_tokenizer(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
+def test_worst_with_a_tokenizer(serve: Serve, dumps: dict[str, Path], tmp_path: Path) -> None:
     words = {f"w{i}": i for i in range(VOCAB)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -109,7 +97,7 @@ def test_worst_with_a_tokenizer(serve: Any, dumps: dict[str, Path], tmp_path: Pa
     assert parsed(serve(*pair)[1])["worst"][1]["context"] is None
 
 
-def test_forms_of_a_run(serve: Any, tmp_path: Path) -> None:
+def test_forms_of_a_run(serve: Serve, tmp_path: Path) -> None:
     pack = counting_pack(tmp_path / "pack")
     np.save(tmp_path / "tokens.npy", TOKENS)
     run = (pack, "--tokens", tmp_path / "tokens.npy", "--dump-logits")
@@ -128,7 +116,7 @@ def test_forms_of_a_run(serve: Any, tmp_path: Path) -> None:
     assert "error" in parsed(out)
 
 
-def test_bases_there_and_back(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
+def test_bases_there_and_back(serve: Serve, dumps: dict[str, Path], tmp_path: Path) -> None:
     base = tmp_path / "base.kld"
     code, out, _ = serve("export", dumps["reference"], dumps["after"], "-o", base)
     assert (code, out) == (0, f"{base}: 2 chunks of {COUNT} tokens\n")
@@ -139,7 +127,7 @@ def test_bases_there_and_back(serve: Any, dumps: dict[str, Path], tmp_path: Path
     assert serve("compare", *pair, "--max-kl", "1e-6")[0] == 0
 
 
-def test_a_base_of_one_chunk(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
+def test_a_base_of_one_chunk(serve: Serve, dumps: dict[str, Path], tmp_path: Path) -> None:
     base, chunks = tmp_path / "base.kld", tmp_path / "chunks"
     assert (
         serve("export", dumps["reference"], "-o", base)[1] == f"{base}: 1 chunk of {COUNT} tokens\n"
@@ -147,7 +135,7 @@ def test_a_base_of_one_chunk(serve: Any, dumps: dict[str, Path], tmp_path: Path)
     assert serve("import", base, "-o", chunks)[1] == f"{chunks}: 1 dump of 19 rows, chunk-0000\n"
 
 
-def test_what_import_refuses(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
+def test_what_import_refuses(serve: Serve, dumps: dict[str, Path], tmp_path: Path) -> None:
     file, out = tmp_path / "reference.npy", tmp_path / "out"
     assert serve("import", file, "-o", out)[0] == 2
     assert serve("import", tmp_path / "none.npy", "-o", out)[0] == 3
@@ -158,7 +146,7 @@ def test_what_import_refuses(serve: Any, dumps: dict[str, Path], tmp_path: Path)
     assert not out.exists()
 
 
-def some(serve: Any, tmp_path: Path, name: str, positions: str) -> Path:
+def some(serve: Serve, tmp_path: Path, name: str, positions: str) -> Path:
     """Some rows of a dump."""
     out = tmp_path / f"{name}-{positions}"
     given = ("--tokens", tmp_path / "tokens.npy", "--positions", positions, "-o", out)
@@ -167,7 +155,7 @@ def some(serve: Any, tmp_path: Path, name: str, positions: str) -> Path:
 
 
 def test_positions_that_are_not_compared_are_said(
-    serve: Any, dumps: dict[str, Path], tmp_path: Path
+    serve: Serve, dumps: dict[str, Path], tmp_path: Path
 ) -> None:
     pair = ("compare", dumps["reference"], some(serve, tmp_path, "after", "0-3,30"))
     code, out, _ = serve(*pair, "--max-kl", "0.01")
@@ -185,7 +173,7 @@ def test_positions_that_are_not_compared_are_said(
 
 
 def test_as_many_other_positions_are_not_the_same(
-    serve: Any, dumps: dict[str, Path], tmp_path: Path
+    serve: Serve, dumps: dict[str, Path], tmp_path: Path
 ) -> None:
     """0-9 and 1,3,5 …: as many, and up to the same one."""
     one = some(serve, tmp_path, "before", "0-8,19")
@@ -200,7 +188,7 @@ def test_as_many_other_positions_are_not_the_same(
     assert serve("compare", dumps["reference"], one, "--floor", one)[0] == 0
 
 
-def ruled_out(serve: Any, tmp_path: Path, value: float) -> Path:
+def ruled_out(serve: Serve, tmp_path: Path, value: float) -> Path:
     """The dump `after` with another logit of one token."""
     logits = np.load(tmp_path / "after.npy")
     logits[7, int(logits[7].argmin())] = value
@@ -214,7 +202,7 @@ def ruled_out(serve: Any, tmp_path: Path, value: float) -> Path:
 
 @pytest.mark.parametrize("limit", ["0", "3"])
 def test_an_infinite_floor_holds_nothing(
-    serve: Any, dumps: dict[str, Path], tmp_path: Path, limit: str
+    serve: Serve, dumps: dict[str, Path], tmp_path: Path, limit: str
 ) -> None:
     ruled = ruled_out(serve, tmp_path, -np.inf)
     floor = ("--floor", ruled, "--max-floor", limit, "--format", "json")
@@ -225,7 +213,7 @@ def test_an_infinite_floor_holds_nothing(
 
 
 def test_a_perplexity_beyond_float64_is_json(
-    serve: Any, dumps: dict[str, Path], tmp_path: Path
+    serve: Serve, dumps: dict[str, Path], tmp_path: Path
 ) -> None:
     ruled = ruled_out(serve, tmp_path, -1e30)
     code, out, err = serve("compare", dumps["reference"], ruled, "--format", "json")
@@ -235,13 +223,15 @@ def test_a_perplexity_beyond_float64_is_json(
     assert whole["errors"]["ppl_reference"] > 0
 
 
-def test_equal_dumps_differ_by_no_negative_zero(serve: Any, dumps: dict[str, Path]) -> None:
+def test_equal_dumps_differ_by_no_negative_zero(serve: Serve, dumps: dict[str, Path]) -> None:
     pair = ("compare", dumps["after"], dumps["after"])
     assert "largest difference of a logit  0 at position 0, token 0\n" in serve(*pair)[1]
     assert "-0.0" not in serve(*pair, "--format", "json")[1]
 
 
-def test_three_say_whose_kl_is_a_bound(serve: Any, dumps: dict[str, Path], tmp_path: Path) -> None:
+def test_three_say_whose_kl_is_a_bound(
+    serve: Serve, dumps: dict[str, Path], tmp_path: Path
+) -> None:
     given = ("--tokens", tmp_path / "tokens.npy", "--top-k", 5, "-o", tmp_path / "top")
     assert serve("import", tmp_path / "before.npy", *given)[0] == 0
     one, top, other = dumps["reference"], tmp_path / "top", dumps["after"]
@@ -255,7 +245,7 @@ def test_three_say_whose_kl_is_a_bound(serve: Any, dumps: dict[str, Path], tmp_p
 
 
 def test_a_floor_of_the_largest_logits_says_so(
-    serve: Any, dumps: dict[str, Path], tmp_path: Path
+    serve: Serve, dumps: dict[str, Path], tmp_path: Path
 ) -> None:
     given = ("--tokens", tmp_path / "tokens.npy", "--top-k", 5, "-o", tmp_path / "top")
     assert serve("import", tmp_path / "floor.npy", *given)[0] == 0
@@ -268,7 +258,7 @@ def test_a_floor_of_the_largest_logits_says_so(
 
 @pytest.mark.parametrize("limit", [("--max-kl", 1), ("--min-top1", 0), ("--max-kl-p999", 9)])
 def test_no_limit_over_position_0_alone(
-    serve: Any, dumps: dict[str, Path], tmp_path: Path, limit: tuple[str, float]
+    serve: Serve, dumps: dict[str, Path], tmp_path: Path, limit: tuple[str, float]
 ) -> None:
     pair = ("compare", dumps["reference"], some(serve, tmp_path, "before", "0"))
     code, out, err = serve(*pair, *limit)
@@ -280,7 +270,7 @@ def test_no_limit_over_position_0_alone(
 
 @pytest.mark.parametrize("edge", [COUNT + 16, 4096])
 def test_an_edge_without_positions_is_refused(
-    serve: Any, dumps: dict[str, Path], edge: int
+    serve: Serve, dumps: dict[str, Path], edge: int
 ) -> None:
     pair = ("compare", dumps["reference"], dumps["after"])
     code, out, err = serve(*pair, "--edge", 20, "--edge", edge)
@@ -291,7 +281,7 @@ def test_an_edge_without_positions_is_refused(
 
 
 @pytest.mark.parametrize("name", ["--min-top1", "--max-kl", "--max-kl-p999"])
-def test_nan_is_no_limit(serve: Any, dumps: dict[str, Path], name: str) -> None:
+def test_nan_is_no_limit(serve: Serve, dumps: dict[str, Path], name: str) -> None:
     code, out, err = serve("compare", dumps["reference"], dumps["before"], name, "nan")
     assert (code, out) == (2, "")
     assert name in err

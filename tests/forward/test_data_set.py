@@ -12,27 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from counting import VOCAB, counting_pack
+from in_process import Serve
 from numpy.typing import NDArray
 
-from forward import cli
 from forward.comparison import SCHEMA
 from forward.kld_base import read_base
 from packimport.pack.documents import validate
 
 LENGTHS = (200, 7, 130)
 KLD = Path(__file__).parent.parent / "data" / "smollm2-q4.kld"
-
-
-@pytest.fixture
-def serve(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*args: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            cli.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-    return run
 
 
 def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
@@ -44,7 +32,7 @@ def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
 class Sides:
     """Two runs over three prompts: logits and tokens, and the folders of their dumps."""
 
-    def __init__(self, folder: Path, serve: Any) -> None:
+    def __init__(self, folder: Path, serve: Serve) -> None:
         rng = np.random.default_rng(0)
         self.tokens = [rng.integers(0, VOCAB, n) for n in LENGTHS]
         self.logits: dict[str, list[NDArray[Any]]] = {"one": [], "other": []}
@@ -82,7 +70,7 @@ class Sides:
 
 
 @pytest.fixture
-def sides(serve: Any, tmp_path: Path) -> Sides:
+def sides(serve: Serve, tmp_path: Path) -> Sides:
     return Sides(tmp_path, serve)
 
 
@@ -92,7 +80,7 @@ def parsed(text: str) -> Any:
     return value
 
 
-def test_the_rows_of_all_prompts_count(serve: Any, sides: Sides) -> None:
+def test_the_rows_of_all_prompts_count(serve: Serve, sides: Sides) -> None:
     one, other = sides.folders.values()
     code, out, _ = serve("compare", one, other, "--worst", 3, "--format", "json")
     value = parsed(out)
@@ -109,7 +97,7 @@ def test_the_rows_of_all_prompts_count(serve: Any, sides: Sides) -> None:
     assert value["correlation"] == pytest.approx(np.corrcoef(x, y)[0, 1], rel=1e-9)
 
 
-def test_the_worst_name_their_dump(serve: Any, sides: Sides) -> None:
+def test_the_worst_name_their_dump(serve: Serve, sides: Sides) -> None:
     one, other = sides.folders.values()
     found = parsed(serve("compare", one, other, "--worst", 150, "--format", "json")[1])["worst"]
     for place, row in zip(found, np.argsort(-sides.kl)[:150], strict=True):
@@ -129,7 +117,7 @@ def test_the_worst_name_their_dump(serve: Any, sides: Sides) -> None:
     assert "of 3 dumps" in text
 
 
-def test_three_and_nll(serve: Any, sides: Sides) -> None:
+def test_three_and_nll(serve: Serve, sides: Sides) -> None:
     one, other = sides.folders.values()
     code, out, _ = serve("compare", one, other, one, "--max-kl", "1e-9")
     assert code == 0
@@ -140,14 +128,14 @@ def test_three_and_nll(serve: Any, sides: Sides) -> None:
     assert value["overall"]["after"] == pytest.approx(sides.nll("other").mean(), rel=1e-6)
 
 
-def test_a_set_of_another_size_is_refused(serve: Any, sides: Sides) -> None:
+def test_a_set_of_another_size_is_refused(serve: Serve, sides: Sides) -> None:
     one, other = sides.folders.values()
     code, _, err = serve("compare", one, other / "00000")
     assert code == 3
     assert "different numbers of dumps; found 1; allowed: 3" in err.replace(str(one), "")
 
 
-def test_prompts_with_decode(serve: Any, tmp_path: Path) -> None:
+def test_prompts_with_decode(serve: Serve, tmp_path: Path) -> None:
     pack = counting_pack(tmp_path / "pack")
     prompts = [{"tokens": list(range(n))} for n in (7, 5, 8)]
     lines = "".join(json.dumps(line) + "\n" for line in prompts)
@@ -169,7 +157,7 @@ def test_prompts_with_decode(serve: Any, tmp_path: Path) -> None:
     ],
 )
 def test_a_prompt_that_is_too_short_is_named_before_any_runs(
-    serve: Any,
+    serve: Serve,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: tuple[object, ...],
@@ -184,7 +172,7 @@ def test_a_prompt_that_is_too_short_is_named_before_any_runs(
     assert message in err
 
 
-def test_the_prompt_with_an_unknown_token_is_named(serve: Any, tmp_path: Path) -> None:
+def test_the_prompt_with_an_unknown_token_is_named(serve: Serve, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"tokens": [1, 2]}\n{"tokens": [1, 99]}\n', encoding="utf-8")
     pack = counting_pack(tmp_path / "pack")
@@ -193,7 +181,7 @@ def test_the_prompt_with_an_unknown_token_is_named(serve: Any, tmp_path: Path) -
     assert "prompt 00001: the token at position 1 is not in the vocabulary" in err
 
 
-def test_a_base_of_llama_cpp_is_a_set(serve: Any, tmp_path: Path) -> None:
+def test_a_base_of_llama_cpp_is_a_set(serve: Serve, tmp_path: Path) -> None:
     """The chunks of a real base against themselves: nothing differs, and each row counts."""
     assert serve("import", KLD, "-o", tmp_path / "base")[0] == 0
     value = parsed(serve("compare", tmp_path / "base", tmp_path / "base", "--format", "json")[1])
@@ -204,7 +192,7 @@ def test_a_base_of_llama_cpp_is_a_set(serve: Any, tmp_path: Path) -> None:
     assert value["overall"]["kl_max"] == 0.0
 
 
-def test_log_p_and_logits_are_compared_as_softmaxes(serve: Any, tmp_path: Path) -> None:
+def test_log_p_and_logits_are_compared_as_softmaxes(serve: Serve, tmp_path: Path) -> None:
     """The same distributions, once as llama.cpp's log p and once moved by a constant."""
     assert serve("import", KLD, "-o", tmp_path / "base")[0] == 0
     base = read_base(KLD)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tokenizers
 from counting import VOCAB, counting_pack, expected
+from in_process import Serve
 
 from forward import cli
 from forward.cli_run import run_command
@@ -24,25 +25,6 @@ from packimport.pack.documents import validate
 
 ROOT = Path(__file__).parent.parent.parent
 TOKENS = [3, 1, 4, 1, 5]
-
-
-class Ended:
-    """Runs the command in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *args: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            cli.main([str(arg) for arg in args])
-        out, err = self._capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-
-@pytest.fixture
-def serve(capsys: pytest.CaptureFixture[str]) -> Ended:
-    return Ended(capsys)
 
 
 @pytest.fixture
@@ -57,7 +39,7 @@ def pack(tmp_path: Path) -> Path:
     return pack
 
 
-def test_dump_and_compare(serve: Ended, pack: Path, tmp_path: Path) -> None:
+def test_dump_and_compare(serve: Serve, pack: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.json"
     args = (pack, "--tokens", tokens, "--threads", 1)
     code, out, err = serve(*args, "--dump-logits", tmp_path / "a", "--decode", 2)
@@ -79,7 +61,7 @@ def test_dump_and_compare(serve: Ended, pack: Path, tmp_path: Path) -> None:
     assert json.loads(out)["overall"]["kl_mean"] == 0
 
 
-def test_gates_exit_1(serve: Ended, pack: Path, tmp_path: Path) -> None:
+def test_gates_exit_1(serve: Serve, pack: Path, tmp_path: Path) -> None:
     other = counting_pack(tmp_path / "other", position_ids=True, decoder={"head_size": VOCAB})
     for name, source in (("a", pack), ("b", other)):
         args = ("--tokens", tmp_path / "tokens.json", "--dump-logits", tmp_path / name)
@@ -100,7 +82,7 @@ def test_gates_exit_1(serve: Ended, pack: Path, tmp_path: Path) -> None:
     validate(json.loads(out), SCHEMA, "out")
 
 
-def test_a_comparison_that_is_refused(serve: Ended, tmp_path: Path) -> None:
+def test_a_comparison_that_is_refused(serve: Serve, tmp_path: Path) -> None:
     code, out, err = serve("compare", tmp_path / "no", tmp_path / "nor", "--format", "json")
     assert code == 3
     assert err.startswith(f"forward-serve: error: {tmp_path / 'no'}: no such dump")
@@ -108,7 +90,7 @@ def test_a_comparison_that_is_refused(serve: Ended, tmp_path: Path) -> None:
     assert serve("compare", tmp_path / "no", tmp_path / "nor")[:2] == (3, "")
 
 
-def test_prompts(serve: Ended, pack: Path, tmp_path: Path) -> None:
+def test_prompts(serve: Serve, pack: Path, tmp_path: Path) -> None:
     (tmp_path / "prompt.txt").write_bytes(b"w3 w1\r\nw4")
     assert serve(pack, "--prompt", "w3 w1 w4", "--dump-logits", tmp_path / "a")[0] == 0
     assert (
@@ -119,7 +101,7 @@ def test_prompts(serve: Ended, pack: Path, tmp_path: Path) -> None:
         assert read_dump(tmp_path / name).tokens.tolist() == [3, 1, 4]
 
 
-def test_generate(serve: Ended, pack: Path) -> None:
+def test_generate(serve: Serve, pack: Path) -> None:
     ids, count = list(TOKENS), 6
     for _ in range(count):
         ids.append(int(expected(ids)[-1].argmax()))
@@ -128,14 +110,14 @@ def test_generate(serve: Ended, pack: Path) -> None:
     assert serve(pack, "--prompt", prompt, "--generate", count) == (0, f"{text}\n", "")
 
 
-def test_prompt_and_new_tokens_share_the_context(serve: Ended, pack: Path) -> None:
+def test_prompt_and_new_tokens_share_the_context(serve: Serve, pack: Path) -> None:
     assert len(serve(pack, "--prompt", "w1 w2", "--generate", 62)[1].split()) == 62
     code, out, err = serve(pack, "--prompt", "w1 w2", "--generate", 63)
     assert (code, out) == (3, "")
     assert "found 65; allowed: 64 or fewer" in err
 
 
-def test_generate_without_a_tokenizer_prints_ids(serve: Ended, pack: Path, tmp_path: Path) -> None:
+def test_generate_without_a_tokenizer_prints_ids(serve: Serve, pack: Path, tmp_path: Path) -> None:
     (pack / "tokenizer.json").unlink()
     token = int(expected(TOKENS)[-1].argmax())
     code, out, _ = serve(pack, "--tokens", tmp_path / "tokens.json", "--generate", 1)
@@ -241,7 +223,7 @@ def test_a_bar_is_gone_before_an_error_is_printed(
         (["reference", "m", "--prompt", "x"], "--dump-logits"),
     ],
 )
-def test_wrong_usage(serve: Ended, pack: Path, args: list[str], message: str) -> None:
+def test_wrong_usage(serve: Serve, pack: Path, args: list[str], message: str) -> None:
     code, out, err = serve(*[pack if arg == "PACK" else arg for arg in args])
     assert (code, out) == (2, "")
     assert message in err
@@ -249,7 +231,7 @@ def test_wrong_usage(serve: Ended, pack: Path, args: list[str], message: str) ->
     assert err.count("\n") == 1
 
 
-def test_refusals_write_nothing(serve: Ended, pack: Path, tmp_path: Path) -> None:
+def test_refusals_write_nothing(serve: Serve, pack: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     out = tmp_path / "dump"
     for args in (
@@ -266,7 +248,7 @@ def test_refusals_write_nothing(serve: Ended, pack: Path, tmp_path: Path) -> Non
 
 
 def test_a_taken_place_is_refused_before_the_model_loads(
-    serve: Ended, pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     args = (pack, "--prompt", "w1", "--dump-logits")

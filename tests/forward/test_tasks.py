@@ -20,31 +20,12 @@ import pytest
 import tokenizers
 from builders import tiny_pack
 from counting import EMBEDDING, VOCAB, counting_pack, expected
+from in_process import Serve
 from onnx import numpy_helper
 
-from forward import cli
 from forward.dump import read_dump
 
 LONG = [int(token) for token in np.random.default_rng(6).integers(0, VOCAB, 64)]
-
-
-class Serve:
-    """Runs the command in this process: exit code, standard output, standard error."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *args: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            cli.main([str(arg) for arg in args])
-        out, err = self._capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-
-@pytest.fixture
-def serve(capsys: pytest.CaptureFixture[str]) -> Serve:
-    return Serve(capsys)
 
 
 def made(folder: Path, **options: Any) -> Path:
