@@ -28,15 +28,23 @@ class NpyRows:
     dtype: str = "<f4"
 
     def __getitem__(self, rows: slice, /) -> Logits:
-        """float32 [stop − start, vocab]."""
+        """float32 [stop − start, vocab]. Raises DumpError where the file is gone or cut by now."""
         start, stop, _ = rows.indices(self.shape[0])
         width, size = self.shape[1], np.dtype(self.dtype).itemsize
-        flat = np.fromfile(
-            self.path,
-            dtype=self.dtype,
-            count=(stop - start) * width,
-            offset=self.offset + size * start * width,
-        )
+        count = (stop - start) * width
+        offset = self.offset + size * start * width
+        try:
+            flat = np.fromfile(self.path, self.dtype, count, offset=offset)
+        except OSError as error:
+            reason = error.strerror or error
+            raise DumpError(f"can't be read any more: {reason}", place=str(self.path)) from error
+        if flat.size != count:
+            raise DumpError(
+                "the file was cut while it was read",
+                place=str(self.path),
+                found=f"{flat.size} of {count} values at byte {offset}",
+                fix="Make the file again.",
+            )
         return flat.reshape(stop - start, width).astype(np.float32, copy=False)
 
 

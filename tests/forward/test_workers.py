@@ -141,6 +141,20 @@ def test_an_error_names_the_first_position(tmp_path: Path) -> None:
         compare(one, other)
 
 
+@pytest.mark.usefixtures("answered")
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_file_that_is_cut_or_gone_meanwhile(gone: bool, tmp_path: Path) -> None:
+    both = dumps(tmp_path)
+    file = tmp_path / "y.npy"
+    if gone:
+        file.unlink()
+    else:
+        os.truncate(file, file.stat().st_size // 2)
+    with pytest.raises(DumpError, match="any more" if gone else "cut while it was read") as caught:
+        compare(*both)
+    assert caught.value.place == str(file)
+
+
 def test_a_request_and_its_answer_keep_every_bit(tmp_path: Path) -> None:
     both = dumps(tmp_path, "<f2", holes=True)
     for stretch in stretches(*both, np.arange(10, COUNT)):
