@@ -16,6 +16,7 @@ from forward.sink import Sink, naming, row_files
 from forward.steps import Block, Step
 from forward.unfinished import NOTHING, Done, Identity, done_steps, unfinished
 from packimport.errors import DumpError
+from packimport.pack.signals import interruptible
 from packimport.version import __version__
 
 
@@ -55,7 +56,7 @@ def write_dump(
     minute, and `read_dump` refuses a file that is too short.
     `provenance` is asked last: it may wait for hashes that are still in the making.
     """
-    with unfinished(folder) as partial:
+    with unfinished(folder) as partial, interruptible():
         return _fill(partial, tokens, blocks, provenance, chunk=chunk, form=form)
 
 

@@ -20,7 +20,7 @@ from forward.sources import file_hashes
 from forward.steps import Block, Step
 from forward.unfinished import check_free, unfinished
 from packimport.errors import DumpError
-from packimport.pack.signals import ended_by_signals
+from packimport.pack.signals import ended_by_signals, interruptible
 
 
 def import_npy(path: Path, tokens: Tokens, out: Path, form: Form = ALL) -> tuple[int, int]:
@@ -68,7 +68,7 @@ def import_base(path: Path, out: Path) -> tuple[int, int]:
         check_tokens(base.tokens[chunk], base.vocab, str(path))
     span = scored(base.n_ctx)
     form = Form(positions=((span.start, span.stop),))
-    with unfinished(out) as partial, file_hashes({path.name: path}) as hashes:
+    with unfinished(out) as partial, interruptible(), file_hashes({path.name: path}) as hashes:
 
         def provenance() -> Provenance:
             engine = {"name": "imported", "format": KLD_BASE}
@@ -98,7 +98,7 @@ def export_base(folders: Sequence[Path], out: Path) -> tuple[int, int]:
     partial = out.absolute().with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     with ended_by_signals():
         try:
-            with naming(partial), partial.open("xb") as file:
+            with interruptible(), naming(partial), partial.open("xb") as file:
                 write_base(file, tokens, dumps[0].vocab, _scored_rows(dumps))
             check_free(out)
             partial.rename(out.absolute())

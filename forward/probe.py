@@ -24,6 +24,7 @@ from packimport.graph.encodings import decode
 from packimport.graph.site import GraphFacts, Site
 from packimport.pack.archive import opened
 from packimport.pack.container import Container
+from packimport.pack.signals import interruptible
 from packimport.rope.schedule import Rope
 from packimport.semantics.describe import describe
 from packimport.semantics.model import Semantics
@@ -44,7 +45,7 @@ def probe(path: Path, config: Path | None = None, model: str | None = None) -> P
     Raises PackimportError where the pack can't be read, declares nothing, or where
     onnxruntime is missing.
     """
-    with opened(path) as container:
+    with opened(path) as container, interruptible():
         semantics = read_semantics(container, config, model)
         if semantics.declaration is None:
             raise ContainerError(

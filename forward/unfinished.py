@@ -57,22 +57,26 @@ def unfinished(folder: Path, identity: Identity | None = None) -> Iterator[Path]
     another run has left or is writing its own.
     """
     check_free(folder)
-    where = folder.absolute()
     mark = secrets.token_hex(4) + "." if identity is None else ""
-    partial = where.with_name(f".{folder.name}.{mark}partial")
+    partial = folder.absolute().with_name(f".{folder.name}.{mark}partial")
     if identity is None:
         with ended_by_signals():
             partial.mkdir()
             with _removed_after(partial, BaseException):
                 yield partial
-    else:
-        partial.mkdir(exist_ok=True)
-        with _owned(partial, identity, folder), _removed_after(partial, PackimportError):
-            yield partial
-        for name in (RUN, _LOCK):
-            (partial / name).unlink()
+                _publish(partial, folder)
+        return
+    partial.mkdir(exist_ok=True)
+    with _owned(partial, identity, folder), _removed_after(partial, PackimportError):
+        yield partial
+    for name in (RUN, _LOCK):
+        (partial / name).unlink()
+    _publish(partial, folder)
+
+
+def _publish(partial: Path, folder: Path) -> None:
     check_free(folder)
-    partial.rename(where)
+    partial.rename(folder.absolute())
 
 
 def check_free(folder: Path) -> None:

@@ -155,11 +155,16 @@ def undo_command(*, container: Path, quiet: bool) -> int:
 def verify_command(*, container: Path, form: str, quiet: bool) -> int:
     """Hold the files against packimport.json: extra, missing and changed ones."""
     from packimport.pack.archive import opened
+    from packimport.pack.signals import interruptible
     from packimport.pack.verification import verify_container
     from packimport.progress_bar import progress_bar
 
     try:
-        with opened(container) as pack, progress_bar("hashing", quiet) as on_progress:
+        with (
+            opened(container) as pack,
+            interruptible(),
+            progress_bar("hashing", quiet) as on_progress,
+        ):
             verified = verify_container(pack, on_progress)
     except PackimportError as error:
         _print_refusal(error, form, quiet)

@@ -14,6 +14,7 @@ from packimport.pack.container import open_container
 from packimport.pack.in_place import refuse_links
 from packimport.pack.journal import FOLDER
 from packimport.pack.manifest import MANIFEST, Manifest, read_manifest
+from packimport.pack.signals import interruptible
 from packimport.pack.writer import refuse_out, refuse_taken
 from packimport.patching import extra_files, manifest_of, plan_for
 from packimport.version import __version__
@@ -94,7 +95,7 @@ def dry_run(
         refuse_taken(out)
     # Only a folder is patched in place; an archive is unpacked to be looked at.
     source = nullcontext(open_container(container)) if in_place else opened(container)
-    with source as pack:
+    with source as pack, interruptible():
         made = plan_for(pack, config, model, bytes_only=bytes_only)
         added = tuple(extra_files(made, config, model))
         changes = manifest_of(made, ())

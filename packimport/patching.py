@@ -28,6 +28,7 @@ from packimport.pack.manifest import (
     replacement_records,
 )
 from packimport.pack.progress import OnProgress
+from packimport.pack.signals import interruptible
 from packimport.pack.writer import refuse_taken, write_container
 from packimport.semantics.reader import CONFIG, read_semantics, source_config
 from packimport.version import __version__
@@ -135,7 +136,10 @@ def patch(
     # Before an archive is unpacked for nothing.
     refuse_taken(Path(out))
     # It is unpacked beside the output, on a disk that has to have room for it.
-    with opened(container, scratch=Path(out).parent, on_progress=on_progress) as pack:
+    with (
+        opened(container, scratch=Path(out).parent, on_progress=on_progress) as pack,
+        interruptible(),
+    ):
         made = plan_for(pack, config, model, bytes_only=bytes_only)
         after = _written(made, out, extra_files(made, config, model), on_progress)
     return Patched(

@@ -32,6 +32,7 @@ from packimport.graph.site import GraphFacts, Hints, Site
 from packimport.pack.archive import opened
 from packimport.pack.container import Container
 from packimport.pack.progress import OnProgress
+from packimport.pack.signals import interruptible
 from packimport.rope.schedule import Rope
 from packimport.semantics.model import Semantics
 from packimport.semantics.reader import read_semantics
@@ -57,7 +58,7 @@ def check(
     Raises PackimportError where the pack can't be read at all. Reads the graphs and
     the bytes of the tables, never the weights.
     """
-    with opened(container, on_progress=on_progress) as pack:
+    with opened(container, on_progress=on_progress) as pack, interruptible():
         semantics = read_semantics(pack, Path(config) if config is not None else None, model)
         return judge(pack, semantics)
 

@@ -12,6 +12,7 @@ from packimport.audit.layout import layout_of
 from packimport.errors import printable
 from packimport.graph.site import GraphFacts
 from packimport.pack.archive import opened
+from packimport.pack.signals import interruptible
 from packimport.rope.schedule import Rope
 from packimport.semantics.describe import describe
 from packimport.semantics.model import Semantics, Source
@@ -47,7 +48,7 @@ def show(path: str | Path, config: str | Path | None = None, model: str | None =
     if bare_config(path) is not None:
         semantics = read_semantics(path, config, model)
         return Shown(path=str(path), layout=None, semantics=semantics, graphs=())
-    with opened(path) as container:
+    with opened(path) as container, interruptible():
         semantics = read_semantics(container, config, model)
         facts = tuple(find(container, semantics))
         layout = layout_of(container, facts)

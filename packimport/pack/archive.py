@@ -1,6 +1,6 @@
 """Archive: a pack in a .zip, .tar, .tar.gz or .tar.zst, unpacked for as long as it is read.
 
-    with opened("pack.tar.zst") as container:
+    with opened("pack.tar.zst") as container, interruptible():
         ...
 
 It is unpacked whole, into a private folder: where in a compressed stream a table
@@ -29,7 +29,7 @@ from packimport.pack.listing import scan, stamp_of
 from packimport.pack.member import Member, damaged
 from packimport.pack.progress import OnProgress
 from packimport.pack.refusals import refuse_no_pack
-from packimport.pack.signals import ended_by_signals
+from packimport.pack.signals import ended_by_signals, interruptible
 from packimport.pack.tar_file import Read, tar_members
 from packimport.pack.unpacking import Allowance, Unpacking
 from packimport.pack.workshop import workshop
@@ -88,7 +88,7 @@ def opened(
         with faults(str(parent)):
             folder = stack.enter_context(workshop(parent))
             folder.mkdir(mode=0o700)
-        with faults(str(given)):
+        with faults(str(given)), interruptible():
             _unpack(given, form, folder, on_progress)
         yield _container(given, form, folder)
 

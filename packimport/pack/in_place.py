@@ -44,7 +44,7 @@ from packimport.pack.journal import (
 from packimport.pack.listing import stamp_of
 from packimport.pack.manifest import MANIFEST, FileRecord, Manifest
 from packimport.pack.saving import begin
-from packimport.pack.signals import ended_by_signals
+from packimport.pack.signals import ended_by_signals, interruptible
 from packimport.pack.undo import restore
 from packimport.pack.work import Work, records_of, work_of
 from packimport.pack.writer import refuse_extra
@@ -93,11 +93,12 @@ def write_in_place(
         opened = {name: stack.enter_context(_writable(container, name)) for name in work.edited}
         journal, written = begin(container, work, number, manifest.tool_version)
         try:
-            written += _write_spans(opened, work)
-            # Windows may set the time of a file when its last handle closes.
-            stack.close()
-            _move_files(container, journal)
-            inspect()
+            with interruptible():
+                written += _write_spans(opened, work)
+                # Windows may set the time of a file when its last handle closes.
+                stack.close()
+                _move_files(container, journal)
+                inspect()
             _commit(container, journal)
         except BaseException as failure:
             stack.close()

@@ -62,8 +62,9 @@ def run(
     # More threads than processors: small files wait for the disk, not for them.
     workers = min(8, max(4, os.cpu_count() or 1))
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(work, job) for job in jobs]
+        futures: list[Future[_Result]] = []
         try:
+            futures.extend(pool.submit(work, job) for job in jobs)
             _watch(futures, progress, on_progress)
         finally:
             # Does nothing where all is well and done.

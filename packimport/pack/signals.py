@@ -1,4 +1,12 @@
-"""Signals: being asked to end is an exception, so that what is temporary is removed."""
+"""Signals: being asked to end is one exception, raised where nothing is lost by it.
+
+    with ended_by_signals(), workshop(parent) as folder, interruptible():
+        ...
+
+An exception may come between any two bytecodes: also when a folder was made and its
+name not yet kept, or within what removes it. So a signal waits, but for the blocks
+that say that they may be left at any moment.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +16,100 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# SIGINT is KeyboardInterrupt already; nothing can be done about SIGKILL.
-_ASKED_TO_END = ("SIGTERM", "SIGHUP", "SIGBREAK")
+# Nothing can be done about SIGKILL.
+_ASKED_TO_END = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
+
+
+class _Request:
+    """What was asked of this process: handlers are the process's own, and so is this.
+
+    number: the first signal that came, or 0. is_raised: its exception was raised; others
+    must not end what cleans up after it. is_open: an exception may be raised now.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self.is_watched = self.is_open = self.is_raised = False
+        self.number = 0
+
+    def handle(self, number: int, _frame: FrameType | None) -> None:
+        self.number = self.number or number
+        self.raise_if_open()
+
+    def raise_if_open(self) -> None:
+        if self.number and self.is_open and not self.is_raised:
+            self.is_raised = True
+            raise self.exception()
+
+    def exception(self) -> BaseException:
+        if self.number == signal.SIGINT:
+            return KeyboardInterrupt()
+        return SystemExit(128 + self.number)
+
+
+_request = _Request()
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end the block by SystemExit, with the exit code of a shell.
 
-    Where the caller handles one of them, or this is not the main thread, nothing
-    is changed.
+    They and SIGINT wait until the block is `interruptible`, or has ended. Where the
+    caller handles one of them, or this is not the main thread, nothing is changed.
     """
-    asked = False
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        # A second one must not end what cleans up after the first. It is not SIG_IGN for that:
-        # Python complains of a signal that waits while its handler goes, and may then lose the
-        # SystemExit of the first.
-        nonlocal asked
-        if not asked:
-            asked = True
-            raise SystemExit(128 + number)
-
-    kept = []
-    if threading.current_thread() is threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if _request.is_watched:
+        with _set_open(False):
+            yield
+        return
+    _request.forget()
+    kept = {}
+    try:
+        _request.is_watched = True
         for name in _ASKED_TO_END:
             number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, end)
-                kept.append(number)
+            if number is not None and (handler := signal.getsignal(number)) in _DEFAULTS:
+                kept[number] = handler
+                signal.signal(number, _request.handle)
+        yield
+    finally:
+        # SIGINT last: its own handler raises, and the others must be back by then.
+        for number, handler in reversed(kept.items()):
+            signal.signal(number, handler)
+        _request.is_watched = False
+    # Also where the exception was lost, as one that is raised within a destructor is.
+    if _request.number:
+        raise _request.exception()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Signals that `ended_by_signals` holds back end this block, at any moment of it.
+
+    It is entered last, by the function that has what the block needs in `with` statements
+    or behind `try`: a generator that yields from within it is not left by an exception that
+    comes before its caller's block begins.
+    """
+    if threading.current_thread() is not threading.main_thread() or not _request.is_watched:
+        yield
+        return
+    with _set_open(True):
+        _request.raise_if_open()
+        yield
+
+
+@contextmanager
+def _set_open(is_open: bool) -> Iterator[None]:
+    before = _request.is_open
+    _request.is_open = is_open
     try:
         yield
     finally:
-        for number in kept:
-            signal.signal(number, signal.SIG_DFL)
+        _request.is_open = before
+    # What waited for the end of an inner block.
+    _request.raise_if_open()

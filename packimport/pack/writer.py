@@ -30,7 +30,7 @@ from packimport.pack.faults import faults
 from packimport.pack.manifest import MANIFEST, FileRecord, Manifest
 from packimport.pack.names import folded, location_refusal
 from packimport.pack.progress import OnProgress, Progress, run
-from packimport.pack.signals import ended_by_signals
+from packimport.pack.signals import ended_by_signals, interruptible
 from packimport.pack.workshop import workshop
 
 # On Windows a virus scanner may have one of the new files open for a moment:
@@ -82,34 +82,35 @@ def write_container(
     refuse_out(container, target)
     _refuse_changed(container)
     with ended_by_signals(), faults(str(target)), workshop(target.parent) as pack:
-        folders = _make_folders(pack, container, extra_files)
-        progress = Progress(
-            sum(kept.values())
-            + sum(added[-1].end - added[-1].old_size for added in grown.values())
-            + sum(new.size for new in remade.values())
-        )
-
-        def copy(name: str) -> FileRecord:
-            if name in remade:
-                return replace_file(container, remade[name], pack / name, progress)
-            edits = groups.get(name, ())
-            return copy_file(
-                container, name, pack / name, edits, progress, additions=grown.get(name, ())
+        with interruptible():
+            folders = _make_folders(pack, container, extra_files)
+            progress = Progress(
+                sum(kept.values())
+                + sum(added[-1].end - added[-1].old_size for added in grown.values())
+                + sum(new.size for new in remade.values())
             )
 
-        # The largest first, so that no thread is left alone with it at the end.
-        order = sorted(kept, key=container.size, reverse=True)
-        records = run(copy, order, progress, on_progress)
-        records += [write_file(name, pack / name, data) for name, data in extra_files.items()]
-        manifest = make_manifest(tuple(sorted(records, key=lambda record: record.name)))
-        text = json_text(manifest.to_dict())
-        write_file(MANIFEST, pack / MANIFEST, text.encode("utf-8"))
-        _keep_modes(container, pack, kept)
-        _refuse_changed(container)
-        for folder in reversed(folders):
-            sync_folder(folder)
-        if inspect is not None:
-            inspect(pack)
+            def copy(name: str) -> FileRecord:
+                if name in remade:
+                    return replace_file(container, remade[name], pack / name, progress)
+                edits = groups.get(name, ())
+                return copy_file(
+                    container, name, pack / name, edits, progress, additions=grown.get(name, ())
+                )
+
+            # The largest first, so that no thread is left alone with it at the end.
+            order = sorted(kept, key=container.size, reverse=True)
+            records = run(copy, order, progress, on_progress)
+            records += [write_file(name, pack / name, data) for name, data in extra_files.items()]
+            manifest = make_manifest(tuple(sorted(records, key=lambda record: record.name)))
+            text = json_text(manifest.to_dict())
+            write_file(MANIFEST, pack / MANIFEST, text.encode("utf-8"))
+            _keep_modes(container, pack, kept)
+            _refuse_changed(container)
+            for folder in reversed(folders):
+                sync_folder(folder)
+            if inspect is not None:
+                inspect(pack)
         _publish(pack, target)
     return manifest
 

@@ -64,6 +64,7 @@ def read_semantics(
     """
     if isinstance(container, str | Path):
         from packimport.pack.archive import opened
+        from packimport.pack.signals import interruptible
 
         path = Path(container)
         bare = bare_config(path)
@@ -75,7 +76,7 @@ def read_semantics(
                     fix="Pass the one config alone.",
                 )
             return read_config(bare)
-        with opened(path) as pack:
+        with opened(path) as pack, interruptible():
             return read_semantics(pack, config, model)
     genai = EMPTY
     if container.has(GENAI):

@@ -184,7 +184,8 @@ def test_an_error_of_the_caller_removes_what_was_unpacked(tmp_path: Path, scratc
 SLEEPER = """
 import sys, time
 from packimport.pack.archive import opened
-with opened(sys.argv[1]):
+from packimport.pack.signals import interruptible
+with opened(sys.argv[1]), interruptible():
     print("open", flush=True)
     time.sleep(60)
 """

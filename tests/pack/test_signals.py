@@ -12,18 +12,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from packimport.pack.signals import ended_by_signals
+from packimport.pack.signals import ended_by_signals, interruptible
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 
 CLEANING = """
 import time
-from packimport.pack.signals import ended_by_signals
+from packimport.pack.signals import ended_by_signals, interruptible
 with ended_by_signals():
     try:
-        print("ready", flush=True)
-        for _ in range(600):
-            time.sleep(0.1)
+        with interruptible():
+            print("ready", flush=True)
+            for _ in range(600):
+                time.sleep(0.1)
     finally:
         time.sleep(0.3)
         print("cleaned", flush=True)
@@ -56,18 +57,74 @@ def usual() -> Iterator[None]:
     before = [
         (name, signal.signal(name, signal.SIG_DFL)) for name in (signal.SIGHUP, signal.SIGTERM)
     ]
+    before.append((signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)))
     yield
     for name, handler in before:
         signal.signal(name, handler)
 
 
 def test_the_block_gives_the_handlers_back() -> None:
-    with pytest.raises(SystemExit) as caught, ended_by_signals():
+    with pytest.raises(SystemExit) as caught, ended_by_signals(), interruptible():
         os.kill(os.getpid(), signal.SIGHUP)
         time.sleep(1)
     assert caught.value.code == 129
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_waits_until_the_block_may_be_left(
+    number: int, error: type[BaseException]
+) -> None:
+    done = []
+    with pytest.raises(error), ended_by_signals():
+        os.kill(os.getpid(), number)
+        done.append("held back")
+        with interruptible():
+            done.append("not reached")
+    with pytest.raises(error), ended_by_signals():
+        os.kill(os.getpid(), number)
+        done.append("to the end")
+    assert done == ["held back", "to the end"]
+
+
+def test_a_block_within_holds_back_for_itself() -> None:
+    done = []
+    with pytest.raises(SystemExit), ended_by_signals(), interruptible():
+        with ended_by_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("inner")
+        done.append("not reached")
+    assert done == ["inner"]
+
+
+def test_an_exception_that_is_lost_comes_again() -> None:
+    """Python drops one that is raised while an object is destroyed."""
+
+    class Asking:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    lost = []
+    hook, sys.unraisablehook = sys.unraisablehook, lambda given: lost.append(given.exc_type)
+    try:
+        with pytest.raises(SystemExit) as caught, ended_by_signals(), interruptible():
+            Asking()
+    finally:
+        sys.unraisablehook = hook
+    assert (lost, caught.value.code) == ([SystemExit], 143)
+
+
+def test_one_request_says_nothing_of_the_next_block() -> None:
+    with pytest.raises(KeyboardInterrupt), ended_by_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+    with ended_by_signals(), interruptible():
+        pass
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_handler_of_the_caller_stays() -> None:
