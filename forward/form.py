@@ -84,18 +84,19 @@ class Kept:
 def keep(rows: npt.NDArray[np.generic], form: Form, first: int) -> Kept:
     """`rows`, [rows, vocab] of any float dtype, in a form; `first` is the position of row 0.
 
-    Raises DumpError for a finite logit that float16 can't hold.
+    Raises DumpError for rows without a softmax, such as those of an overflow in float16,
+    and for a finite logit that float16 can't hold.
     """
+    wide = np.ascontiguousarray(rows, dtype="<f4")
+    row_maxima(wide, "run", first)
     if form.top_k is None:
-        return Kept(_narrow(rows, form.dtype, first))
-    wide = rows.astype(np.float32)
+        return Kept(_narrow(wide, form.dtype, first))
     if form.top_k >= wide.shape[1]:
         raise DumpError(
             "--top-k keeps no fewer entries than there are",
             found=form.top_k,
             allowed=f"1 to {wide.shape[1] - 1}",
         )
-    row_maxima(wide, "run", first)  # refuses NaN, which has no place in an order
     ids = top(wide, form.top_k)
     kept = _narrow(np.take_along_axis(wide, ids, 1), form.dtype, first)
     return Kept(kept, np.ascontiguousarray(ids, dtype="<i4"), tail_of(wide, ids))
@@ -112,10 +113,9 @@ def tail_of(logits: npt.NDArray[np.float32], ids: Ids) -> npt.NDArray[np.float64
     return tail
 
 
-def _narrow(rows: npt.NDArray[np.generic], dtype: str, first: int) -> npt.NDArray[np.generic]:
+def _narrow(wide: npt.NDArray[np.float32], dtype: str, first: int) -> npt.NDArray[np.generic]:
     if dtype == "float32":
-        return np.ascontiguousarray(rows, dtype="<f4")
-    wide = rows.astype(np.float32)
+        return wide
     with np.errstate(over="ignore"):
         narrow = np.ascontiguousarray(wide, dtype="<f2")
     lost = np.flatnonzero((np.isinf(narrow) & ~np.isinf(wide)).any(axis=1))

@@ -142,6 +142,6 @@ def row_maxima(logits: npt.NDArray[np.float32], side: str, first: int) -> Floats
             f"the {side}'s logits have no softmax at position {first + int(bad[0])}",
             found=f"a largest logit of {maxima[bad[0]]}",
             allowed="finite logits, and -inf beside at least one finite logit",
-            fix="Look at the model that made them: compare prints no number for such a dump.",
+            fix="Look at the model that made them, and at the precision that it runs in.",
         )
     return maxima

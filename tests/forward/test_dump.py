@@ -106,6 +106,23 @@ def test_half_precision_is_widened_exactly(tmp_path: Path, dtype: Any) -> None:
     assert np.array_equal(np.load(tmp_path / "d" / "logits.npy"), narrow.astype(np.float32))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_rows_without_a_softmax_are_refused(tmp_path: Path, value: float, dtype: Any) -> None:
+    wrong = LOGITS.astype(dtype)
+    wrong[5, 3] = value
+    with pytest.raises(DumpError, match="the run's logits have no softmax at position 5"):
+        write_dump(tmp_path / "d", TOKENS, blocks(wrong), provenance)
+    assert not list(tmp_path.iterdir())
+
+
+def test_entries_that_can_not_be_are_kept(tmp_path: Path) -> None:
+    masked = LOGITS.copy()
+    masked[:, 4:] = -np.inf
+    write_dump(tmp_path / "d", TOKENS, blocks(masked), provenance)
+    assert np.array_equal(np.load(tmp_path / "d" / "logits.npy"), masked)
+
+
 @pytest.mark.parametrize("kind", ["folder", "file", "empty folder", "dangling link"])
 def test_a_taken_place_is_refused(tmp_path: Path, kind: str) -> None:
     place = tmp_path / "d"
