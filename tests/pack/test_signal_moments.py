@@ -73,7 +73,8 @@ def is_right(case: Case, at: int, number: int) -> bool:
         # Checked while the exception holds the frames that it came through: none of
         # their generators is closed by being collected.
         try:
-            traced(run, at, number)
+            # How often the caller of the threads looks at them is not the same each time.
+            code = 0 if traced(run, at, number) < at else 3
         except (SystemExit, KeyboardInterrupt):
             code = 0 if check() else 2
     except BaseException:
