@@ -76,7 +76,11 @@ def unfinished(folder: Path, identity: Identity | None = None) -> Iterator[Path]
 
 def _publish(partial: Path, folder: Path) -> None:
     check_free(folder)
-    partial.rename(folder.absolute())
+    try:
+        partial.rename(folder.absolute())
+    except OSError:
+        check_free(folder)  # another run was faster
+        raise
 
 
 def check_free(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,17 @@ def pytest_configure() -> None:
 def all_kills(pytestconfig: pytest.Config) -> bool:
     """Whether to kill at every call, and not at a sample of them."""
     return bool(pytestconfig.getoption("--kills") == "all")
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """The handlers of a program that was started neither with nohup nor in the background."""
+    defaults = {"SIGINT": signal.default_int_handler, "SIGHUP": signal.SIG_DFL}
+    before = {
+        number: signal.signal(number, defaults.get(name, signal.SIG_DFL))
+        for name in ("SIGINT", "SIGHUP", "SIGTERM")
+        if (number := getattr(signal, name, None)) is not None
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -186,18 +186,23 @@ def _keep_modes(container: Container, pack: Path, names: Iterable[str]) -> None:
 
 def _publish(pack: Path, out: Path) -> None:
     """Give the complete folder its name."""
+    _refuse_another(out)
+    for left in reversed(range(_RENAME_TRIES)):
+        try:
+            pack.rename(out)
+            break
+        except OSError as error:
+            _refuse_another(out)
+            if not left or getattr(error, "winerror", None) not in _IN_USE:
+                raise
+            time.sleep(_RENAME_SECONDS)
+    sync_folder(out.parent)
+
+
+def _refuse_another(out: Path) -> None:
     if os.path.lexists(out):
         raise ContainerError(
             "the output was made by another program meanwhile",
             place=str(out),
             fix="Write to another path.",
         )
-    for left in reversed(range(_RENAME_TRIES)):
-        try:
-            pack.rename(out)
-            break
-        except OSError as error:
-            if not left or getattr(error, "winerror", None) not in _IN_USE:
-                raise
-            time.sleep(_RENAME_SECONDS)
-    sync_folder(out.parent)

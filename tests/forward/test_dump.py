@@ -151,6 +151,33 @@ def test_too_few_or_many_rows_leave_nothing(tmp_path: Path, rows: int) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("moment", ["run", "rename"])
+def test_another_run_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    place, real = tmp_path / "d", Path.rename
+
+    def taken() -> None:
+        place.mkdir()
+        (place / "mine").write_text("mine")
+
+    def slow() -> Iterator[Block]:
+        yield from blocks()
+        if moment == "run":
+            taken()
+
+    def rename(path: Path, target: Path) -> Path:
+        taken()
+        return real(path, target)
+
+    if moment == "rename":
+        monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(DumpError, match="the place of the dump is taken"):
+        write_dump(place, TOKENS, slow(), provenance)
+    assert [p.name for p in tmp_path.iterdir()] == ["d"]
+    assert [p.name for p in place.iterdir()] == ["mine"]
+
+
 def test_a_failing_run_leaves_nothing(tmp_path: Path) -> None:
     def failing() -> Iterator[Block]:
         yield from blocks(LOGITS[:3])

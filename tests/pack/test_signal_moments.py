@@ -29,7 +29,10 @@ from packimport.pack.container import open_container
 from packimport.pack.lock import locked
 from packimport.pack.signals import interruptible
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and signals")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and signals"),
+    pytest.mark.usefixtures("usual_signals"),
+]
 MODULES = (archive, contextlib, dump_writer, in_place, progress, saving, signals, undo, unfinished)
 WATCHED = {module.__file__ for module in (*MODULES, packimport.export, workshop, writer)}
 DATA = "model.onnx.data"

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from packimport.pack.signals import ended_by_signals, interruptible
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="needs signals"),
+    pytest.mark.usefixtures("usual_signals"),
+]
 
 CLEANING = """
 import time
@@ -49,18 +51,6 @@ def test_others_that_come_at_once_or_while_it_cleans_up(first: str) -> None:
             out, err = child.communicate(timeout=60)
         assert (out, err) == (b"cleaned\n", b"")
         assert child.returncode in {129, 143}
-
-
-@pytest.fixture(autouse=True)
-def usual() -> Iterator[None]:
-    """The handlers of a program that nobody started with nohup."""
-    before = [
-        (name, signal.signal(name, signal.SIG_DFL)) for name in (signal.SIGHUP, signal.SIGTERM)
-    ]
-    before.append((signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)))
-    yield
-    for name, handler in before:
-        signal.signal(name, handler)
 
 
 def test_the_block_gives_the_handlers_back() -> None:

@@ -427,6 +427,28 @@ class TestFaults:
             )
         assert names_in(tmp_path) == ["p"]
 
+    @pytest.mark.parametrize("moment", ["manifest", "rename"])
+    def test_another_run_is_faster(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    ) -> None:
+        out, real = tmp_path / "out", Path.rename
+
+        def rename(path: Path, target: Path) -> Path:
+            make_pack(out, {"mine": b""})
+            return real(path, target)
+
+        def make_manifest(files: tuple[FileRecord, ...]) -> Manifest:
+            if moment == "manifest":
+                make_pack(out, {"mine": b""})
+            return manifest_of(files)
+
+        if moment == "rename":
+            monkeypatch.setattr(Path, "rename", rename)
+        with pytest.raises(ContainerError, match="made by another program meanwhile"):
+            write_container(open_container(root), out, [], {}, make_manifest)
+        assert contents(out) == {"mine": b""}
+        assert names_in(tmp_path) == ["out", "p"]
+
     def test_the_first_cause_is_told(
         self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
