@@ -10,6 +10,8 @@ from forward.genai_config import Decoder
 from forward.session import Session, Value
 
 Array = npt.NDArray[np.generic]
+# Of M-RoPE's positions: time, height and width.
+AXES = 3
 
 
 class Feeds:
@@ -51,7 +53,7 @@ class Feeds:
         )
         for name, columns, entry in written:
             if name in self._arrays:
-                self._arrays[name][0, columns] = entry
+                self._arrays[name][..., columns] = entry
         self._marked = position + 1
         return self._values
 
@@ -59,14 +61,23 @@ class Feeds:
         self, ids: Array, mask: Array, positions: Array
     ) -> tuple[dict[str, Array], dict[str, Value]]:
         decoder, session = self._decoder, self._session
-        made = {
-            decoder.input_ids: ids,
-            decoder.attention_mask: mask,
-            decoder.position_ids: positions,
-        }
-        arrays = {
-            name: np.array(array, dtype=session.inputs[name].dtype, order="C")
-            for name, array in made.items()
-            if name in session.inputs
-        }
+        arrays = arrays_of(session, decoder, ids, mask, positions)
         return arrays, {name: session.value(array) for name, array in arrays.items()}
+
+
+def arrays_of(
+    session: Session, decoder: Decoder, ids: Array, mask: Array, positions: Array
+) -> dict[str, Array]:
+    """New arrays for those of the inputs that the graph has, from int64 [batch, length] each.
+
+    Positions in three axes, [3, batch, length], are those of a text: the same in each.
+    """
+    made = {
+        decoder.input_ids: ids,
+        decoder.attention_mask: mask,
+        decoder.position_ids: positions,
+    }
+    ports = {name: port for name in made if (port := session.inputs.get(name)) is not None}
+    if len(getattr(ports.get(decoder.position_ids), "shape", ())) == 3:
+        made[decoder.position_ids] = np.broadcast_to(positions, (AXES, *positions.shape))
+    return {name: np.array(made[name], dtype=port.dtype, order="C") for name, port in ports.items()}

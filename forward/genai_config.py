@@ -26,7 +26,8 @@ class Decoder:
 
     graph:          its ONNX file, relative to the container.
     layers:         how many pasts it may take.
-    past_key, …:    name patterns with one `%d` for the layer.
+    past_key, …:    name patterns with one `%d` for the layer. `conv` and `recurrent` are of
+                    layers without attention.
     vocab_size:     token ids are below it.
     context_length: the most tokens that the pack is meant for.
     eos:            token ids that end a text.
@@ -52,6 +53,10 @@ class Decoder:
     logits: str
     present_key: str
     present_value: str
+    past_conv: str
+    past_recurrent: str
+    present_conv: str
+    present_recurrent: str
     ryzen_ai: RyzenAI | None = None
 
 
@@ -102,6 +107,14 @@ def read_decoder(container: Container, custom_ops: str | None = None) -> Decoder
         logits=_name(outputs, "logits", "logits"),
         present_key=_pattern(outputs, "present_key_names", "present.%d.key"),
         present_value=_pattern(outputs, "present_value_names", "present.%d.value"),
+        past_conv=_pattern(inputs, "past_conv_names", "past_key_values.%d.conv_state"),
+        past_recurrent=_pattern(
+            inputs, "past_recurrent_names", "past_key_values.%d.recurrent_state"
+        ),
+        present_conv=_pattern(outputs, "present_conv_names", "present.%d.conv_state"),
+        present_recurrent=_pattern(
+            outputs, "present_recurrent_names", "present.%d.recurrent_state"
+        ),
         ryzen_ai=read_ryzen_ai(container, decoder.get("session_options")),
     )
 

@@ -3,7 +3,7 @@
 Two kinds. A growing cache hands each present, one step longer, to the next step as its
 past. A shared one is a buffer for the whole sequence that is past and present at once:
 GroupQueryAttention writes the new entries behind the old ones, nothing is copied, and
-nothing has to be bound again.
+nothing has to be bound again. Either carries the states of layers without attention, too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from forward.genai_config import Decoder
 from forward.session import Binding, Port, Session, Value
+from forward.states import State
 from forward.wiring import Wiring
 from packimport.errors import GraphError
 
@@ -106,67 +107,94 @@ class GrowingCache:
     onnxruntime allocates each present; it is handed back without a copy.
     """
 
-    def __init__(self, session: Session, slots: Sequence[Slot], batch: int = 1) -> None:
+    def __init__(
+        self,
+        session: Session,
+        slots: Sequence[Slot],
+        states: Sequence[State] = (),
+        batch: int = 1,
+    ) -> None:
         self._session = session
-        self._slots = slots
-        self._past = {s.past: session.empty(s.shape(batch, 0), s.dtype) for s in slots}
+        parts: Sequence[Slot | State] = (*slots, *states)
+        self._presents = {part.past: part.present for part in parts}
+        self._past = {
+            **{slot.past: session.empty(slot.shape(batch, 0), slot.dtype) for slot in slots},
+            **{state.past: session.zeros(state.shape(batch), state.dtype) for state in states},
+        }
 
     def run(self, feeds: Mapping[str, Value], logits: str | None, count: int) -> Value | None:
         """One step of `count` tokens; the logits, where their output is named."""
         del count  # onnxruntime allocates by the shapes of the feeds
-        presents = [slot.present for slot in self._slots]
-        wanted = [*presents, *([logits] if logits is not None else [])]
+        wanted = [*self._presents.values(), *([logits] if logits is not None else [])]
         if not wanted:
             return None
         results = self._session.run({**feeds, **self._past}, wanted)
-        self._past = {slot.past: results[slot.present] for slot in self._slots}
+        self._past = {past: results[present] for past, present in self._presents.items()}
         return None if logits is None else results[logits]
 
 
 class SharedCache:
     """A cache of one buffer for each slot, bound once as past and as present.
 
-    Logits of as many rows as those of the step before are written over them.
+    A state is read while its successor is written, so it has two buffers that change places
+    at every step: there are two bindings then, one for each way round. Logits of as many
+    rows as those of the step before are written over them.
     """
 
-    def __init__(self, session: Session, slots: Sequence[Slot], capacity: int) -> None:
+    def __init__(
+        self,
+        session: Session,
+        slots: Sequence[Slot],
+        capacity: int,
+        states: Sequence[State] = (),
+    ) -> None:
         """capacity: the positions that the sequence will have.
 
         Raises GraphError where the graph fixes a length that is too short for them.
         """
         self._session = session
-        self._buffers = [
+        self._slots = [
             (slot, session.zeros(slot.shape(1, _room(session, slot, capacity)), slot.dtype))
             for slot in slots
         ]
-        self._whole = self._bound()
-        self._silent: Binding | None = None
+        self._states = [
+            (state, [session.zeros(state.shape(1), state.dtype) for _ in range(2)])
+            for state in states
+        ]
+        self._turns = 2 if states else 1
+        self._whole = [self._bound(turn) for turn in range(self._turns)]
+        self._silent: list[Binding] = []
+        self._turn = 0
         self._count = 0
+        self._logits: Value | None = None
 
     def run(self, feeds: Mapping[str, Value], logits: str | None, count: int) -> Value | None:
         """One step of `count` tokens; the logits, where their output is named."""
+        turn, self._turn = self._turn, (self._turn + 1) % self._turns
         if logits is None:
-            self._silent = self._silent or self._bound()
-            for name, value in feeds.items():
-                self._silent.input(name, value)
-            self._silent.run(partly=True)
+            self._silent = self._silent or [self._bound(each) for each in range(self._turns)]
+            binding = self._silent[turn]
+            binding.inputs(feeds)
+            binding.run(partly=True)
             return None
-        for name, value in feeds.items():
-            self._whole.input(name, value)
-        if count != self._count:
-            self._whole.new_output(logits)
-        self._whole.run()
-        result = self._whole.result(logits)
-        if count != self._count:
-            self._whole.output(logits, result)
-            self._count = count
-        return result
+        binding = self._whole[turn]
+        binding.inputs(feeds)
+        if self._logits is None or count != self._count:
+            binding.new_output(logits)
+        else:
+            binding.output(logits, self._logits)
+        binding.run()
+        self._logits, self._count = binding.result(logits), count
+        return self._logits
 
-    def _bound(self) -> Binding:
+    def _bound(self, turn: int) -> Binding:
         binding = self._session.bind()
-        for slot, buffer in self._buffers:
+        for slot, buffer in self._slots:
             binding.input(slot.past, buffer)
             binding.output(slot.present, buffer)
+        for state, buffers in self._states:
+            binding.input(state.past, buffers[turn])
+            binding.output(state.present, buffers[1 - turn])
         return binding
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from forward import ryzen_ai
 from forward.dump import Dump, Tokens
-from forward.feeds import Feeds
+from forward.feeds import Feeds, arrays_of
 from forward.genai_config import Decoder, read_decoder
 from forward.kv_cache import GrowingCache, SharedCache, find_slots
 from forward.limits import check_length
@@ -22,6 +22,7 @@ from forward.run import Run
 from forward.ryzen_ai import RyzenAI
 from forward.session import PROVIDER, Session, Settings, open_session
 from forward.sources import files_read
+from forward.states import find_states
 from forward.steps import Block, Step, plan
 from forward.wiring import Wiring, read_wiring
 from packimport.errors import GraphError
@@ -42,8 +43,9 @@ class Runner:
         self._session = session
         self._decoder = decoder
         self._slots = find_slots(session, decoder, wiring)
+        self._states = find_states(session, decoder, wiring)
         self.wiring = wiring
-        check_ports(session, decoder, self._slots)
+        check_ports(session, decoder, self._slots, self._states)
 
     @property
     def version(self) -> str:
@@ -72,7 +74,7 @@ class Runner:
     @property
     def cached(self) -> bool:
         """Whether the graph takes a past, so that tokens can be fed in parts."""
-        return bool(self._slots)
+        return bool(self._slots or self._states)
 
     @property
     def shareable(self) -> bool:
@@ -94,6 +96,7 @@ class Runner:
 
         Only GroupQueryAttention is known to take several tokens behind a past in every
         release: the masks that older graphs compute are those of a prompt or of one token.
+        What carries a state takes them, too: `find_states` knows no other.
         """
         known = self.cached and all(slot.shareable for slot in self._slots)
         return CHUNK if known and not self.wiring.by_length else None
@@ -118,7 +121,7 @@ class Runner:
         cache: GrowingCache | SharedCache
         feeds = Feeds(self._session, self._decoder)
         if self.shareable and room is not None and (wanted or fixed or self.windowed):
-            cache = SharedCache(self._session, self._slots, room)
+            cache = SharedCache(self._session, self._slots, room, self._states)
             if self.wiring.counted and capacity is not None and not self.wiring.rolling:
                 feeds = Feeds(self._session, self._decoder, room)
         elif fixed or self.windowed:
@@ -128,7 +131,7 @@ class Runner:
                 fix="Pass --ep cpu.",
             )
         else:
-            cache = GrowingCache(self._session, self._slots)
+            cache = GrowingCache(self._session, self._slots, self._states)
         return Run(self._session, self._decoder, cache, self.cached, feeds)
 
     def blocks(
@@ -195,18 +198,12 @@ class Runner:
             check_tokens(tokens, decoder.vocab_size, "the pack")
             ids[row, : len(tokens)] = tokens
             mask[row, : len(tokens)] = 1
-        arrays = {
-            decoder.input_ids: ids,
-            decoder.attention_mask: mask,
-            decoder.position_ids: np.tile(np.arange(longest), (size, 1)),
-        }
-        feeds = {
-            name: session.value(array.astype(session.inputs[name].dtype))
-            for name, array in arrays.items()
-            if name in session.inputs
-        }
+        positions = np.tile(np.arange(longest), (size, 1))
+        arrays = arrays_of(session, decoder, ids, mask, positions)
+        feeds = {name: session.value(array) for name, array in arrays.items()}
         self.check_batch(prompts)
-        result = GrowingCache(session, self._slots, size).run(feeds, decoder.logits, longest)
+        cache = GrowingCache(session, self._slots, self._states, size)
+        result = cache.run(feeds, decoder.logits, longest)
         assert result is not None
         if result.shape[:2] != (size, longest):
             raise GraphError(

@@ -176,8 +176,15 @@ class Binding:
         self._inputs[name] = value
         self._binding.bind_ortvalue_input(name, value._ort)
 
+    def inputs(self, values: Mapping[str, Value]) -> None:
+        """Bind several."""
+        for name, value in values.items():
+            self.input(name, value)
+
     def output(self, name: str, value: Value) -> None:
         """Bind an output to a tensor of its shape, which the run overwrites."""
+        if self._outputs.get(name) is value:
+            return
         self._outputs[name] = value
         self._binding.bind_ortvalue_output(name, value._ort)
 

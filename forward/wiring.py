@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forward.carriers import find_carried, readers
 from forward.genai_config import Decoder
 from packimport.graph.body import Body
 from packimport.graph.find import find_sites
@@ -27,6 +28,9 @@ class Wiring:
                entries behind the old ones where past and present are one buffer. The
                number is the least length of that buffer.
     rolling:   those of them whose buffer may be shorter than the sequence.
+    carried:   past ─▶ present of the states (states.py) that known nodes carry over any
+               number of tokens.
+    readers:   each input of the graph ─▶ the types of the ops that take it.
     by_length: whether a branch of the graph, or what chooses its RoPE table, may look at
                the length of a call, so that a text fed in parts may get other values than
                one fed at once.
@@ -43,6 +47,8 @@ class Wiring:
 
     shareable: dict[str, int]
     rolling: frozenset[str]
+    carried: dict[str, str]
+    readers: dict[str, tuple[str, ...]]
     by_length: bool
     quantised: bool
     counted: bool
@@ -82,6 +88,8 @@ def read_wiring(container: Container, decoder: Decoder) -> Wiring:
     return Wiring(
         shareable=shareable,
         rolling=frozenset(rolling),
+        carried=find_carried(file),
+        readers={name: readers(body, name) for name in body.inputs},
         by_length=bool(limits or growths) or any(True for _ in body.nodes(STANDARD, "If")),
         quantised=any(True for name in names for _ in body.nodes(*name)),
         counted=not body.children and _is_counted(body, decoder.attention_mask),

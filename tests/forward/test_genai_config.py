@@ -41,6 +41,10 @@ def test_a_real_one() -> None:
         logits="logits",
         present_key="present.%d.key",
         present_value="present.%d.value",
+        past_conv="past_key_values.%d.conv_state",
+        past_recurrent="past_key_values.%d.recurrent_state",
+        present_conv="present.%d.conv_state",
+        present_recurrent="present.%d.recurrent_state",
     )
 
 
