@@ -7,9 +7,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+# The same examples each time, however slow the machine: whoever changes something else learns
+# nothing from a new one. `--hypothesis-profile=default` looks for new ones.
+hypothesis.settings.register_profile(
+    "the same",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("the same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
