@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import lives
 
 from forward import stretch as stretch_module
 from forward import workers
@@ -237,13 +239,14 @@ def test_no_process_is_left(way: signal.Signals, tmp_path: Path) -> None:
         parent.send_signal(way)
         parent.communicate(timeout=60)
     assert parent.returncode == -way
-    _until(lambda: [pid for pid in children if Path(f"/proc/{pid}/cmdline").exists()], wanted=0)
+    _until(lambda: [pid for pid in children if lives(pid)], wanted=0)
 
 
 def _children(pid: int) -> list[int]:
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += (task / "children").read_text().split()
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            found += (task / "children").read_text().split()
     return sorted({int(child) for child in found})
 
 
