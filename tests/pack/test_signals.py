@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 CLEANING = """
-import time
+import sys, time
 from packimport.pack.signals import ended_by_signals, interruptible
 with ended_by_signals():
     try:
@@ -28,7 +28,8 @@ with ended_by_signals():
             for _ in range(600):
                 time.sleep(0.1)
     finally:
-        time.sleep(0.3)
+        print("cleaning", flush=True)
+        sys.stdin.readline()
         print("cleaned", flush=True)
 """
 
@@ -38,6 +39,7 @@ def test_others_that_come_at_once_or_while_it_cleans_up(first: str) -> None:
     for _ in range(5):
         with subprocess.Popen(
             [sys.executable, "-c", CLEANING],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -46,9 +48,9 @@ def test_others_that_come_at_once_or_while_it_cleans_up(first: str) -> None:
             assert child.stdout.readline() == b"ready\n"
             for name in (first, "SIGHUP", "SIGTERM"):
                 child.send_signal(getattr(signal, name))
-            time.sleep(0.1)
+            assert child.stdout.readline() == b"cleaning\n"
             child.send_signal(signal.SIGTERM)
-            out, err = child.communicate(timeout=60)
+            out, err = child.communicate(b"\n", timeout=60)
         assert (out, err) == (b"cleaned\n", b"")
         assert child.returncode in {129, 143}
 
