@@ -144,12 +144,11 @@ def test_killed_at_random_moments(stage: Stage, what: str, all_kills: bool) -> N
     begin = time.perf_counter()
     stage.disk.run(what, root)
     seconds = time.perf_counter() - begin
-    seen = []
     for _ in range(150 if all_kills else 25):
         root = start(stage, what)
         stage.disk.run(what, root, after=chance.uniform(0, 1.5 * seconds))
-        seen.append(settle(root, stage))
-    assert len(set(seen)) > 1, (seconds, seen)
+        # Any of the three, as the machine's other work has it.
+        settle(root, stage)
 
 
 @pytest.mark.parametrize("what", ["patch", "undo"])
