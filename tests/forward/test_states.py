@@ -1,7 +1,8 @@
 """States of layers without attention, and positions in three axes, against one run of
 onnxruntime 1.32 over the whole text and against sums of numpy.
 
-The states here are sums in plain ops; those of real exporters are in oracle/test_state_runs.py.
+The states here are sums by LinearAttention; those of short convolutions are in
+test_hybrid_caches.py, and those of real exporters in test_hybrid_builders.py.
 """
 
 from __future__ import annotations
@@ -39,15 +40,20 @@ WEIGHT = 0.125
 
 
 def summing(model: onnx.ModelProto) -> None:
-    """Each logit gets an eighth of the sum of the tokens so far, in [batch, 1, 1]."""
+    """Each logit gets an eighth of the sum of the tokens so far, in [batch, 1, 1, 1].
+
+    That is S += k·v and o = q·S of the "linear" rule, where q and k are 1 and v is the token.
+    """
     graph = model.graph
-    shape = ["batch_size", 1, 1]
+    shape = ["batch_size", 1, 1, 1]
     graph.input.append(helper.make_tensor_value_info(PAST, TensorProto.FLOAT, shape))
     graph.output.append(helper.make_tensor_value_info(PRESENT, TensorProto.FLOAT, shape))
-    for name, value in {"axis1": np.array([1]), "axis2": np.array([2])}.items():
+    for name, value in {
+        "axis2": np.array([2]),
+        "unit": np.array([1], np.float32),
+        "weight": np.array([WEIGHT], np.float32),
+    }.items():
         graph.initializer.append(numpy_helper.from_array(value, name))
-    weight = np.array([WEIGHT], np.float32)
-    graph.initializer.append(numpy_helper.from_array(weight, "weight"))
     for node in graph.node:
         for index, name in enumerate(node.output):
             if name == "logits":
@@ -57,14 +63,18 @@ def summing(model: onnx.ModelProto) -> None:
         for op, inputs, output, attributes in (
             ("Cast", ["input_ids"], "numbers", {"to": TensorProto.FLOAT}),
             ("Unsqueeze", ["numbers", "axis2"], "column", {}),
-            ("CumSum", ["column", "axis1"], "sums", {}),
-            ("Add", ["sums", PAST], "so_far", {}),
-            ("Mul", ["so_far", "weight"], "weighted", {}),
-            ("Add", ["logits_before", "weighted"], "logits", {}),
-            ("ReduceSum", ["column", "axis1"], "sum", {"keepdims": 1}),
-            ("Add", ["sum", PAST], PRESENT, {}),
+            ("Sub", ["column", "column"], "zeros", {}),
+            ("Add", ["zeros", "unit"], "units", {}),
         )
     )
+    graph.node.append(
+        helper.make_node(
+            "LinearAttention", ["units", "units", "column", PAST], ["so_far", PRESENT],
+            domain="com.microsoft", q_num_heads=1, kv_num_heads=1, update_rule="linear", scale=1.0,
+        )
+    )  # fmt: skip
+    graph.node.append(helper.make_node("Mul", ["so_far", "weight"], ["weighted"]))
+    graph.node.append(helper.make_node("Add", ["logits_before", "weighted"], ["logits"]))
 
 
 def runner_of(pack: Path) -> Runner:
@@ -81,7 +91,7 @@ def bare(pack: Path) -> NDArray[Any]:
     }
     for port in session.get_inputs():
         if port.name.startswith("past"):
-            shape = (1, 1, 1) if port.name == PAST else (1, 2, 0, 16)
+            shape = (1, 1, 1, 1) if port.name == PAST else (1, 2, 0, 16)
             feeds[port.name] = np.zeros(shape, np.float32)
     return session.run(["logits"], feeds)[0][0]
 
@@ -117,8 +127,9 @@ def test_a_batch_is_its_prompts(tmp_path: Path) -> None:
         assert np.abs(rows - runner.begin(len(prompt)).feed(prompt)).max() <= 2e-5
 
 
-def test_a_node_that_nobody_knows_gets_the_text_at_once(tmp_path: Path) -> None:
-    assert runner_of(tiny_pack(tmp_path / "p", change=summing, inline=True)).chunk is None
+def test_a_text_is_fed_in_parts(tmp_path: Path) -> None:
+    runner = runner_of(tiny_pack(tmp_path / "p", change=summing, inline=True))
+    assert (runner.chunk, runner.shareable, runner.one_cache) == (256, True, None)
 
 
 def test_nodes_that_carry_a_state_over_any_number_of_tokens(tmp_path: Path) -> None:
@@ -138,7 +149,9 @@ def test_nodes_that_carry_a_state_over_any_number_of_tokens(tmp_path: Path) -> N
         model.graph.node.append(helper.make_node("Neg", ["past.1.conv"], ["other"]))
 
     container = open_container(tiny_pack(tmp_path / "p", change=carrying))
-    assert read_wiring(container, read_decoder(container)).carried == {"past.0.conv"}
+    assert read_wiring(container, read_decoder(container)).carried == {
+        "past.0.conv": "of_past.0.conv"
+    }
 
 
 def test_a_kill_changes_no_byte(tmp_path: Path) -> None:
@@ -198,6 +211,7 @@ def state_of(shape: list[Any], present: list[Any] | None = None) -> Callable[[An
         (state_of([4, "batch", 8, 2]), r"unknown layout.*found float32 \[4, \?, 8, 2\]"),
         (state_of(["batch"]), r"unknown layout.*found float32 \[\?\]"),
         (state_of(["batch", 8], ["batch", 16]), r"not of its past's type and size"),
+        (state_of(["batch", 8, 2]), r"does not know.*found Identity; allowed: one CausalConvWith"),
     ],
 )
 def test_what_can_not_be_carried_is_refused(
