@@ -144,6 +144,19 @@ PLAIN = Declared(
     },
     default(PAIRS, 10000.0),
 )
+# The frequencies are those of its full layers; theta of the others is rope_local_base_freq.
+GEMMA = Declared(
+    {
+        "model_type": "gemma3_text",
+        "architectures": ["Gemma3ForCausalLM"],
+        "max_position_embeddings": 4096,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "sliding_window": 512,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    },
+    default(32, 1000000.0),
+)
 LONGROPE = Declared(
     {
         "model_type": "phi3",

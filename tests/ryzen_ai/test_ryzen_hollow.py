@@ -14,27 +14,15 @@ from numpy.typing import NDArray
 from onnx import helper
 from ryzen_graphs import Shape
 from ryzen_packs import FAMILIES, Pack, build
-from ryzen_tables import LLAMA3, Declared, default, tables
+from ryzen_reports import Change, edited, errors, judged
+from ryzen_tables import GEMMA, LLAMA3, Declared, default, tables
 
-from packimport import Report, check, patch
+from packimport import patch
 from packimport.errors import PatchError
 
 ROWS = 1024
 FUSED = sorted(name for name, family in FAMILIES.items() if family.fused)
 TOKEN, PREFILL = "sin_cos_cache_token", "sin_cos_cache_prefill"
-Change = Callable[[onnx.ModelProto], None]
-GEMMA = Declared(
-    {
-        "model_type": "gemma3_text",
-        "architectures": ["Gemma3ForCausalLM"],
-        "max_position_embeddings": 4096,
-        "rope_theta": 1000000.0,
-        "rope_local_base_freq": 10000.0,
-        "sliding_window": 512,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-    },
-    default(32, 1000000.0),
-)
 
 
 def bodies(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
@@ -54,19 +42,7 @@ def fused(model: onnx.ModelProto) -> onnx.NodeProto:
 
 def made(family: str, folder: Path, change: Change | None = None, **options: object) -> Pack:
     pack = build(family, folder / "p", LLAMA3, tables=LLAMA3.right(ROWS), **options)  # type: ignore[arg-type]
-    if change is not None:
-        model = pack.model()
-        change(model)
-        (pack.path / pack.graph).write_bytes(model.SerializeToString())
-    return pack
-
-
-def judged(pack: Pack) -> Report:
-    return check(pack.path, config=pack.config)
-
-
-def errors(report: Report) -> set[str]:
-    return {f.code for f in report.findings if f.severity == "error"}
+    return edited(pack, change)
 
 
 # --- layers ---------------------------------------------------------------------------------

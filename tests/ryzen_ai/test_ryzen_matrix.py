@@ -12,6 +12,7 @@ import pytest
 from ryzen_bytes import baked, changed_tables, every_node, files
 from ryzen_graphs import Shape
 from ryzen_packs import FAMILIES, Pack, build
+from ryzen_reports import errors, judged
 from ryzen_tables import (
     FAULTS,
     LLAMA3,
@@ -44,14 +45,6 @@ SCHEDULES = {"llama3": LLAMA3, "yarn": YARN, "default": PLAIN}
 
 def made(family: str, folder: Path, declared: Declared, tables: Tables, **options: object) -> Pack:
     return build(family, folder / "pack", declared, tables=tables, **options)  # type: ignore[arg-type]
-
-
-def judged(pack: Pack) -> Report:
-    return check(pack.path, config=pack.config)
-
-
-def errors(report: Report) -> set[str]:
-    return {f.code for f in report.findings if f.severity == "error"}
 
 
 def labels(report: Report) -> set[str]:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from ryzen_bytes import baked, changed_tables, every_node, stored
 from ryzen_packs import FAMILIES, Pack, build
+from ryzen_reports import errors, judged
 from ryzen_tables import (
+    GEMMA,
     LLAMA3,
     LONGROPE,
     ORIGINAL,
@@ -28,18 +30,6 @@ from packimport.pack.container import open_container
 from packimport.rope.tables import Table
 
 ROWS = 1024
-GEMMA = Declared(
-    {
-        "model_type": "gemma3_text",
-        "architectures": ["Gemma3ForCausalLM"],
-        "max_position_embeddings": 4096,
-        "rope_theta": 1000000.0,
-        "rope_local_base_freq": 10000.0,
-        "sliding_window": 512,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-    },
-    default(32, 1000000.0),
-)
 # GLM-4 turns half of a head, neighbours together.
 GLM = Declared(
     {
@@ -51,14 +41,6 @@ GLM = Declared(
     },
     default(16, 10000.0),
 )
-
-
-def judged(pack: Pack) -> Report:
-    return check(pack.path, config=pack.config)
-
-
-def errors(report: Report) -> set[str]:
-    return {f.code for f in report.findings if f.severity == "error"}
 
 
 def said(report: Report) -> str:

@@ -15,34 +15,22 @@ import pytest
 from onnx import TensorProto, helper
 from ryzen_bytes import baked, changed_tables, every_node, tensors
 from ryzen_packs import FAMILIES, Pack, build
+from ryzen_reports import Change, edited, errors, judged
 from ryzen_tables import LLAMA3, plain_instead
 
-from packimport import Report, check, patch
+from packimport import check, patch
 from packimport.errors import PatchError
 
 ROWS = 1024
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TOKEN, PREFILL = "sin_cos_cache_token", "sin_cos_cache_prefill"
-Change = Callable[[onnx.ModelProto], None]
 
 
 def right(family: str, folder: Path, change: Change | None = None, **options: object) -> Pack:
     """A right pack, whose graph is then changed on disk."""
     tables = LLAMA3.right(ROWS)
     pack = build(family, folder / "pack", LLAMA3, tables=tables, **options)  # type: ignore[arg-type]
-    if change is not None:
-        model = pack.model()
-        change(model)
-        (pack.path / pack.graph).write_bytes(model.SerializeToString())
-    return pack
-
-
-def judged(pack: Pack) -> Report:
-    return check(pack.path, config=pack.config)
-
-
-def errors(report: Report) -> set[str]:
-    return {f.code for f in report.findings if f.severity == "error"}
+    return edited(pack, change)
 
 
 def node(model: onnx.ModelProto, op: str, output: str | None = None) -> onnx.NodeProto:

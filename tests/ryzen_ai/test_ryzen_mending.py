@@ -12,7 +12,7 @@ import onnx
 import pytest
 from ryzen_bytes import baked, files
 from ryzen_packs import FAMILIES, Pack, build
-from ryzen_tables import LLAMA3, LONGROPE, ORIGINAL, Declared, default, plain_instead, tables
+from ryzen_tables import GEMMA, LLAMA3, LONGROPE, ORIGINAL, default, plain_instead, tables
 
 from packimport import check, patch, patch_in_place, undo
 from packimport.dry_run import dry_run
@@ -171,20 +171,6 @@ def test_models_that_fit_are_named(tmp_path: Path) -> None:
     (finding,) = (f for f in check(tmp_path / "out").findings if f.code == "RPE002")
     assert finding.fix is not None
     assert "meta-llama/Llama-3.2-1B-Instruct (as baked)" in finding.fix
-
-
-GEMMA = Declared(
-    {
-        "model_type": "gemma3_text",
-        "architectures": ["Gemma3ForCausalLM"],
-        "max_position_embeddings": 4096,
-        "rope_theta": 1000000.0,
-        "rope_local_base_freq": 10000.0,
-        "sliding_window": 512,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-    },
-    default(32, 1000000.0),
-)
 
 
 @pytest.mark.parametrize("family", ["hybrid 1.4", "hybrid 1.7", "npu 1.6"])

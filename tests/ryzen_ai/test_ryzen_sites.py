@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ryzen_packs import Pack, build
+from ryzen_reports import edited, judged
 from ryzen_tables import LLAMA3, Tables, plain_instead, tables
 
 from packimport import check, patch
@@ -39,19 +40,8 @@ def nodes(graph: onnx.GraphProto, op: str) -> list[onnx.NodeProto]:
     return [*here, *(node for body in inner for node in nodes(body, op))]
 
 
-def edited(pack: Pack, change: Callable[[onnx.ModelProto], None]) -> Pack:
-    model = pack.model()
-    change(model)
-    (pack.path / pack.graph).write_bytes(model.SerializeToString())
-    return pack
-
-
 def by_encoding(found: GraphFacts) -> dict[str, Site]:
     return {site.encoding: site for site in found.sites}
-
-
-def judged(pack: Pack) -> Report:
-    return check(pack.path, config=pack.config)
 
 
 def said(report: Report) -> str:
