@@ -56,8 +56,13 @@ ENCODINGS: Mapping[str, Encoding] = {
     ),
     # One tensor [rows, 2 * pairs]: a row's cos, then its sin.
     "cos-sin": Encoding(
-        decode=lambda stored: _halves(stored[0]),
+        decode=lambda stored: _halves(_rows(stored[0])),
         encode=lambda table: (np.concatenate([table.cos, table.sin], axis=1),),
+    ),
+    # The same the other way round: GPT-J, CodeGen.
+    "sin-cos": Encoding(
+        decode=lambda stored: _halves(_rows(stored[0]))[::-1],
+        encode=lambda table: (np.concatenate([table.sin, table.cos], axis=1),),
     ),
     # One tensor [2, rows, 4 * pairs], cos before sin. A row is hi, hi, lo, lo: bfloat16 of
     # a float16 value, and of what that leaves, which is exact.

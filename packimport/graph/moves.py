@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from packimport.graph.constants import Constants
 from packimport.graph.frame import Value, resolve
-from packimport.graph.node import Node
+from packimport.graph.node import STANDARD, Node
 
 # Dims of [batch, heads, tokens, entries]. More of them have halves or neighbours as a dim.
 _DIMS = 4
@@ -75,6 +75,36 @@ class Moves:
             return self._reshaped(value, node)
         self.repeated |= stage is Stage.BEHIND and node.op in {"Expand", "Tile"}
         return None
+
+    def picks_heads(self, value: Value, node: Node) -> bool:
+        """Whether a Gather or GatherND takes whole heads of what a projection made.
+
+        That is, of [batch, tokens, .., entries], by constant places between the two: one of
+        query, key and value where a projection makes them together (Falcon, Persimmon).
+        value: what it makes.
+        """
+        if node.domain != STANDARD or node.op not in {"Gather", "GatherND"}:
+            return False
+        places = resolve(value.frame, node.input(1))
+        if self.constants.integers(places) is None and self.constants.array(places) is None:
+            return False
+        before = resolve(value.frame, node.input(0))
+        made, axis = before.node, node.integer("axis", 0)
+        if node.op == "GatherND":
+            found = self.constants.array(places)
+            if found is None or found.shape[-1:] != (1,) or node.integer("batch_dims", 0):
+                return False
+            perm = None if made is None or made.op != "Transpose" else made.integers("perm")
+            if made is None or perm is None or perm[-1] != len(perm) - 1:
+                return False
+            axis = perm[0]
+            before = resolve(before.frame, made.input(0))
+            made = before.node
+        if made is None or (made.domain, made.op) != (STANDARD, "Reshape"):
+            return False
+        count, last = self._shape(before, made) or (0, None)
+        axis = axis if axis >= 0 else axis + count
+        return last is not None and last > 1 and 2 <= axis < count - 1
 
     def _sorted(self, value: Value, node: Node, perm: tuple[int, ...]) -> str | None:
         last = len(perm) - 1

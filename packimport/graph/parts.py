@@ -10,7 +10,7 @@ from packimport.graph.frame import Trail, Value
 from packimport.graph.positions import Positions
 from packimport.graph.rotation import Part, Scene, split_rows
 from packimport.graph.site import TableSpans, TensorSpan, Waves
-from packimport.graph.strands import Strand
+from packimport.graph.strand import Strand
 from packimport.graph.trace import Unfollowed
 
 
@@ -57,6 +57,7 @@ def _parts(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> tuple[Part
 
 
 def _stored(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> tuple[Part, ...]:
+    joint = _joint(cos, sin)
     spans = []
     for what, strand in (("cos", cos), ("sin", sin)):
         assert strand.tensor is not None
@@ -70,7 +71,9 @@ def _stored(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> tuple[Par
             f"its tables differ: cos is {cos_span.dtype} {list(cos_span.shape)},"
             f" sin is {sin_span.dtype} {list(sin_span.shape)}"
         )
-    if (cos.positions, cos.halved, cos.layout) != (sin.positions, sin.halved, sin.layout):
+    if (cos.positions, cos.layout) != (sin.positions, sin.layout) or (
+        not joint and cos.side != sin.side
+    ):
         raise Unfollowed("its cos and sin are taken from their tables in different ways")
     if not wanted.per_token and cos.positions is not None:
         raise Unfollowed("its tables are picked by position twice")
@@ -82,9 +85,9 @@ def _stored(scene: Scene, cos: Strand, sin: Strand, wanted: Wanted) -> tuple[Par
     length = cos.length
     stop = rows if length is None or length.long else min(rows, length.limit)
     part = Part(
-        encoding=_encoding(cos, wanted),
+        encoding=_joined(joint, cos, wanted) if joint else _encoding(cos, wanted),
         length=length,
-        table=TableSpans(tensors=(cos_span, sin_span), start=0, stop=stop),
+        table=TableSpans(tensors=tuple(spans[:1] if joint else spans), start=0, stop=stop),
         mrope=cos.mrope or None,
     )
     return shifted(part, cos.positions)
@@ -100,9 +103,27 @@ def shifted(part: Part, positions: Positions | None) -> tuple[Part, ...]:
     return split_rows(part, rows, switch.limit)
 
 
+def _joint(cos: Strand, sin: Strand) -> str:
+    """How cos and sin lie in one table, a half of each row each; "" where they have two."""
+    assert cos.tensor is not None
+    assert sin.tensor is not None
+    sides = {(0, 1): "cos-sin", (1, 0): "sin-cos"}
+    if cos.side is None or sin.side is None or cos.tensor.path != sin.tensor.path:
+        return ""
+    return sides.get((cos.side, sin.side), "")
+
+
+def _joined(joint: str, strand: Strand, wanted: Wanted) -> str:
+    if strand.layout != wanted.layout:
+        raise Unfollowed(f"its tables lie in {strand.layout}, and it takes {wanted.layout}")
+    return joint
+
+
 def _encoding(strand: Strand, wanted: Wanted) -> str:
     """How the stored rows lie: what is doubled behind the table is stored once."""
-    if strand.halved:
+    if strand.side is not None:
+        if strand.side != 0:
+            raise Unfollowed("takes the second half of a row of its tables")
         if strand.layout != wanted.layout or strand.layout not in {"pairs", "halves"}:
             raise Unfollowed("takes half of a row that does not lie in halves")
         return "halves"

@@ -141,6 +141,8 @@ class _Walk:
             return self._joined(value, node, stage)
         if stage is Stage.BESIDE and self._is_run(value, node):
             return [(resolve(value.frame, node.input(0)), stage)]
+        if stage is Stage.BEFORE and self.moves.picks_heads(value, node):
+            return [(resolve(value.frame, node.input(0)), stage)]
         found = self._plain(value, node)
         return None if found is None else [(before, stage) for before in found]
 

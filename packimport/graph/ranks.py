@@ -10,7 +10,10 @@ from packimport.graph.constants import Constants
 from packimport.graph.frame import Value, resolve
 from packimport.graph.node import STANDARD, Node
 
-_SAME = frozenset({"Cast", "Cos", "Sin", "Neg", "Slice", "Tile", "Transpose", "Concat", "Identity"})
+_SAME = frozenset(
+    {"Cast", "Cos", "Sin", "Neg", "Slice", "Tile", "Transpose", "Concat", "Identity"}
+    | {"Split", "GatherElements"}
+)
 _WIDEST = frozenset({"Mul", "Add", "Sub", "Div", "MatMul", "Where"})
 _DEEPEST = 60
 
@@ -52,8 +55,12 @@ class Ranks:
         if node.op in _WIDEST:
             known = [rank for rank in ranks if rank is not None]
             return max(known) if len(known) == len(ranks) else None
+        if node.op == "Gather" and len(ranks) == 2 and None not in ranks:
+            return sum(rank or 0 for rank in ranks) - 1
+        if node.op == "GatherND":
+            return self._picked(value, node, ranks)
         if node.op == "Unsqueeze":
-            axes = self._axes(value, node)
+            axes = self.axes(value, node)
             return None if axes is None or ranks[0] is None else ranks[0] + len(axes)
         if node.op in {"Reshape", "Expand"}:
             count = self._count(resolve(value.frame, node.input(1)), depth + 1)
@@ -62,7 +69,42 @@ class Ranks:
             return max(count, ranks[0])
         return None
 
-    def _axes(self, value: Value, node: Node) -> tuple[int, ...] | None:
+    def columns(self, value: Value) -> Value | None:
+        """x of a value x[..., None]; None for another value."""
+        node = value.node
+        if node is None or (node.domain, node.op) != (STANDARD, "Unsqueeze"):
+            return None
+        axes = self.axes(value, node) or ()
+        is_last = len(axes) == 1 and self.is_axis(axes[0], self.of(value), -1)
+        return resolve(value.frame, node.input(0)) if is_last else None
+
+    def is_last_dim(self, number: Value, whole: Value) -> bool:
+        """Whether a number is the last dim of a value, picked from its shape."""
+        picked = number.node
+        if picked is None or (picked.domain, picked.op) != (STANDARD, "Gather"):
+            return False
+        index = self.constants.integer(resolve(number.frame, picked.input(1)))
+        shape = resolve(number.frame, picked.input(0))
+        made = shape.node
+        if index is None or made is None or (made.domain, made.op) != (STANDARD, "Shape"):
+            return False
+        if made.integer("start", 0) or made.has("end"):
+            return False
+        is_whole = resolve(shape.frame, made.input(0)) == whole
+        return is_whole and self.is_axis(index, self.of(whole), -1)
+
+    def _picked(self, value: Value, node: Node, ranks: list[int | None]) -> int | None:
+        """The rank of rows that a GatherND picks by one index each."""
+        if node.integer("batch_dims", 0) or len(ranks) != 2:
+            return None
+        data, places = ranks
+        if data is None or places is None:
+            return None
+        is_single = self.columns(resolve(value.frame, node.input(1))) is not None
+        return data + places - 2 if is_single else None
+
+    def axes(self, value: Value, node: Node) -> tuple[int, ...] | None:
+        """The axes of a Squeeze or an Unsqueeze; None where no constant says them."""
         if node.input(1):
             return self.constants.integers(resolve(value.frame, node.input(1)))
         return node.integers("axes")
@@ -83,6 +125,13 @@ class Ranks:
             return self.of(resolve(shape.frame, node.input(0)), depth + 1)
         if node.op == "Unsqueeze":
             return 1  # of a number
+        if node.op == "Where":
+            # torch's older exporter guards the -1 of an expand so: two vectors of one length.
+            both = {self._count(resolve(shape.frame, n), depth + 1) for n in node.inputs[1:]}
+            return both.pop() if len(both) == 1 else None
+        if node.op == "Reshape":
+            is_flat = self.constants.integers(resolve(shape.frame, node.input(1))) == (-1,)
+            return self._count(resolve(shape.frame, node.input(0)), depth + 1) if is_flat else None
         if node.op == "ConstantOfShape":
             like = resolve(shape.frame, node.input(0))
             made = like.node

@@ -36,9 +36,9 @@ class Repeats:
                 return None
             inner = resolve(part.frame, made.input(0), trail)
             rank = self.ranks.of(inner)
-            stacked = None if rank is None else rank + 1
             axes = self._axes(part, made)
-            if len(axes) != 1 or not self.ranks.is_axis(axes[0], stacked, -1):
+            stacked = None if rank is None else rank + len(axes)
+            if not self._is_stacked(axes, stacked):
                 return None
             nodes.add((part.frame.body, made.index))
             sources.add(inner)
@@ -47,8 +47,79 @@ class Repeats:
                 return None
         if len(sources) != 1 or (node.op == "Concat" and len(names) != 2):
             return None
+        if node.op == "Tile" and not self._is_last_twice(resolve(value.frame, node.input(1))):
+            return None
         trail.nodes.update(nodes)
         return sources.pop()
+
+    def _is_stacked(self, axes: tuple[int, ...], stacked: int | None) -> bool:
+        """Whether an Unsqueeze makes a new last axis; others lie before the entries."""
+        last = [axis for axis in axes if self.ranks.is_axis(axis, stacked, -1)]
+        others = [axis for axis in axes if axis not in last]
+        if len(last) != 1 or (others and stacked is None):
+            return False
+        return not any(self.ranks.is_axis(axis, stacked, -2) for axis in others)
+
+    def _is_last_twice(self, counts: Value) -> bool:
+        """Whether a Tile with these counts repeats the last axis alone, twice."""
+        known = self.constants.integers(counts)
+        return known is not None and known[-1:] == (2,) and set(known[:-1]) <= {1}
+
+    def around(self, value: Value, trail: Trail) -> Value | None:
+        """x [..., entries] where a value is x with each entry twice, by way of its rows.
+
+        Entries are made rows by a Transpose, picked twice each, and taken back by another one.
+        None for another value.
+        """
+        node = value.node
+        if node is None or (node.domain, node.op) != (STANDARD, "Transpose"):
+            return None
+        passed = Trail()
+        picked = resolve(value.frame, node.input(0), passed)
+        rows = self.gathered(picked, passed)
+        made = None if rows is None else rows.node
+        if rows is None or made is None or (made.domain, made.op) != (STANDARD, "Transpose"):
+            return None
+        back, there = node.integers("perm"), made.integers("perm")
+        if back is None or there is None or len(back) != len(there):
+            return None
+        if there[0] != len(there) - 1 or [there[i] for i in back] != list(range(len(there))):
+            return None
+        found = resolve(rows.frame, made.input(0), passed)
+        trail.nodes.update(
+            {*passed.nodes, (value.frame.body, node.index), (rows.frame.body, made.index)}
+        )
+        trail.values.update(passed.values)
+        return found
+
+    def along_last(self, value: Value, like: Value, width: int) -> Value | None:
+        """x where a value is x[..., None], as wide as `like`; None for another value.
+
+        width: entries of the last dim of `like`.
+        """
+        is_wide = False
+        for op in ("Tile", "Expand"):
+            node = value.node
+            if node is not None and (node.domain, node.op) == (STANDARD, op):
+                shape = resolve(value.frame, node.input(1))
+                is_wide = is_wide or self._ends_in(shape, like, width)
+                value = resolve(value.frame, node.input(0))
+        return self.ranks.columns(value) if is_wide else None
+
+    def _ends_in(self, shape: Value, like: Value, width: int) -> bool:
+        """Whether the last entry of a shape is the last dim of `like`."""
+        known = self.constants.integers(shape)
+        if known is not None:
+            return known[-1:] == (width,)
+        node = shape.node
+        if node is None or (node.domain, node.op) != (STANDARD, "Concat"):
+            return False
+        last = resolve(shape.frame, node.inputs[-1])
+        known = self.constants.integers(last)
+        if known is not None:
+            return known[-1:] == (width,)
+        number = self._behind_value(last, "Unsqueeze")
+        return number is not None and self.ranks.is_last_dim(number, like)
 
     def is_by_batch(self, value: Value, node: Node) -> bool:
         """Whether a Tile repeats the first of three dims alone, once for each of a batch."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 # Encoding ─▶ stored entries of a row per pair; see `encodings.ENCODINGS`.
 ENTRIES: Mapping[str, int] = MappingProxyType(
-    {"pairs": 1, "halves": 2, "repeated": 2, "cos-sin": 2, "hi-lo": 4}
+    {"pairs": 1, "halves": 2, "repeated": 2, "cos-sin": 2, "sin-cos": 2, "hi-lo": 4}
 )
 
 

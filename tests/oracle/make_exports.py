@@ -18,8 +18,8 @@ import torch
 import transformers
 
 LENGTHS = (24, 320)
-# Models whose attention has a sink, which torch's fused attention has not.
-NO_SDPA = {"GptOss"}
+# Models whose attention torch's fused one can't do: GPT-OSS has a sink; GPT-J is older.
+NO_SDPA = {"GptOss", "GPTJ"}
 
 
 class Plain(torch.nn.Module):

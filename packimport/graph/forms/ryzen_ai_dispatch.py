@@ -19,8 +19,8 @@ from packimport.graph.attention import named_layer
 from packimport.graph.frame import Frame, Trail, Value, resolve
 from packimport.graph.node import STANDARD, Node
 from packimport.graph.rotation import Part, Rotation, Scene
+from packimport.graph.rows import rows_up_to
 from packimport.graph.site import TableSpans, TensorSpan, Unread
-from packimport.graph.strands import rows_up_to
 from packimport.graph.trace import Unfollowed
 
 FORM = "DynamicDispatch"
