@@ -16,7 +16,7 @@ from packimport.pack.journal import FOLDER
 from packimport.pack.manifest import MANIFEST, Manifest, read_manifest
 from packimport.pack.signals import interruptible
 from packimport.pack.writer import refuse_out, refuse_taken
-from packimport.patching import extra_files, manifest_of, plan_for
+from packimport.patching import extra_files, manifest_of, plan_for, reasons_of
 from packimport.version import __version__
 
 SCHEMA_VERSION = 1
@@ -61,8 +61,8 @@ class DryRun:
         is_right = not (changes.edits or changes.additions or changes.replacements)
         planned = "nothing to mend" if is_right else "this would be changed"
         yield f"{self.path}: dry run, nothing was written; {planned}"
-        for edit in changes.edits:
-            yield f"  {edit.file}: {edit.length} bytes at {edit.offset}: {edit.reason}"
+        for edit, reason in zip(changes.edits, reasons_of(changes.edits), strict=True):
+            yield f"  {edit.file}: {edit.length} bytes at {edit.offset}: {reason}"
             yield f"    sha256 {edit.old_sha256} becomes {edit.new_sha256}"
         for added in changes.additions:
             yield f"  {added.file}: {added.length} bytes added at {added.offset}: {added.reason}"

@@ -19,6 +19,7 @@ from packimport.pack.container import Container, open_container
 from packimport.pack.edits import Edit
 from packimport.pack.manifest import (
     MANIFEST,
+    EditRecord,
     FileRecord,
     GraphChangeRecord,
     Manifest,
@@ -188,9 +189,11 @@ def change_lines(
     changes: Iterable[Change], graph_changes: Iterable[GraphChangeRecord]
 ) -> Iterator[str]:
     """What is changed, for a person: a line per span, file and change of a graph."""
+    changes = tuple(changes)
+    reasons = iter(reasons_of(of_kind(changes, Edit)))
     for change in changes:
         if isinstance(change, Edit):
-            yield f"  {change.file} at {change.offset}: {change.reason}"
+            yield f"  {change.file} at {change.offset}: {next(reasons)}"
         elif isinstance(change, Addition):
             yield f"  {change.file}, added at {change.offset}: {change.reason}"
         else:
@@ -198,6 +201,18 @@ def change_lines(
             for record in graph_changes:
                 if record.graph == change.file:
                     yield f"    {record.where}: {record.change}; {record.reason}"
+
+
+def reasons_of(edits: Iterable[Edit | EditRecord]) -> Iterator[str]:
+    """The reason of each edit; what the one before has too, as of cos and sin, is said once.
+
+    A reason is the name of a tensor and what becomes of it.
+    """
+    before = ""
+    for edit in edits:
+        name, _, what = edit.reason.partition(": ")
+        yield f"{name}: the same" if what and what == before else edit.reason
+        before = what
 
 
 def extra_files(made: Plan, config: str | Path | None, model: str | None) -> Mapping[str, bytes]:
