@@ -125,8 +125,9 @@ def test_generate_without_a_tokenizer_prints_ids(serve: Serve, pack: Path, tmp_p
 
 
 def test_help_names_each_option_of_a_run_under_one_heading(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as caught:
         cli.main(["--help"])
     assert caught.value.code == 0
