@@ -42,14 +42,15 @@ def load_error(text: str, place: str, version: str, where: str) -> GraphError:
             fix="Use the release of onnxruntime that the pack was made for, or a later one.",
         )
     op = next((found for pattern in _OPERATORS if (found := pattern.search(text))), None)
+    device = "A graph made for an NPU or GPU runs only in that device's environment."
+    if op is None:
+        message = f"onnxruntime {version} can't load the graph on {where}: {_short(text)}"
+        return GraphError(message, place=place, fix=device if foreign else None)
+    later = " A later release of onnxruntime may have it."
     return GraphError(
-        f"onnxruntime {version} has no operator {op[1]} on {where}"
-        if op is not None
-        else f"onnxruntime {version} can't load the graph on {where}: {_short(text)}",
+        f"onnxruntime {version} has no operator {op[1]} on {where}",
         place=place,
-        fix="A graph made for an NPU or GPU runs only in that device's environment."
-        if foreign
-        else None,
+        fix=device + (later if op[1].startswith("com.microsoft") else ""),
     )
 
 

@@ -22,6 +22,7 @@ from builders import tiny_pack
 from counting import counting_pack, expected
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from ort_version import OPS
 
 from forward.dump import read_dump
 from forward.dump_pack import dump_pack
@@ -32,6 +33,9 @@ from forward.wiring import read_wiring
 from packimport.errors import GraphError
 from packimport.pack.container import open_container
 
+has_op = pytest.mark.skipif(
+    "LinearAttention" not in OPS, reason="this onnxruntime has no LinearAttention"
+)
 TOKENS = np.random.default_rng(3).integers(0, 64, 60)
 SPLITS = ([60], [20, 40, 60], [7, 27, 47, 60], [30, *range(31, 61)])
 PAST, PRESENT = "past_key_values.0.recurrent_state", "present.0.recurrent_state"
@@ -96,6 +100,7 @@ def bare(pack: Path) -> NDArray[Any]:
     return session.run(["logits"], feeds)[0][0]
 
 
+@has_op
 @pytest.mark.parametrize("stops", SPLITS)
 @pytest.mark.parametrize("share", [True, False])
 def test_a_state_is_carried(tmp_path: Path, share: bool, stops: list[int]) -> None:
@@ -109,6 +114,7 @@ def test_a_state_is_carried(tmp_path: Path, share: bool, stops: list[int]) -> No
     assert np.abs(logits - without - WEIGHT * np.cumsum(TOKENS)[:, None]).max() <= 1e-3
 
 
+@has_op
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("skipped", [[20], [20, 50], [1, 2, 3, 20, 50]])
 def test_what_is_skipped_is_remembered(tmp_path: Path, share: bool, skipped: list[int]) -> None:
@@ -120,6 +126,7 @@ def test_what_is_skipped_is_remembered(tmp_path: Path, share: bool, skipped: lis
     assert np.abs(np.concatenate(rows) - bare(pack)[skipped[-1] :]).max() <= 2e-5
 
 
+@has_op
 def test_a_batch_is_its_prompts(tmp_path: Path) -> None:
     runner = runner_of(tiny_pack(tmp_path / "p", change=summing, inline=True))
     prompts = [TOKENS[:7], TOKENS[7:50], TOKENS[50:51]]
@@ -127,6 +134,7 @@ def test_a_batch_is_its_prompts(tmp_path: Path) -> None:
         assert np.abs(rows - runner.begin(len(prompt)).feed(prompt)).max() <= 2e-5
 
 
+@has_op
 def test_a_text_is_fed_in_parts(tmp_path: Path) -> None:
     runner = runner_of(tiny_pack(tmp_path / "p", change=summing, inline=True))
     assert (runner.chunk, runner.shareable, runner.one_cache) == (256, True, None)
@@ -154,6 +162,7 @@ def test_nodes_that_carry_a_state_over_any_number_of_tokens(tmp_path: Path) -> N
     }
 
 
+@has_op
 def test_a_kill_changes_no_byte(tmp_path: Path) -> None:
     container = open_container(tiny_pack(tmp_path / "p", change=summing, inline=True))
     decoder = read_decoder(container)
@@ -206,7 +215,11 @@ def state_of(shape: list[Any], present: list[Any] | None = None) -> Callable[[An
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without_present, rf"{PAST}.*no present; allowed: an output named {PRESENT}"),
+        pytest.param(
+            without_present,
+            rf"{PAST}.*no present; allowed: an output named {PRESENT}",
+            marks=has_op,
+        ),
         (state_of(["batch", "any", 2]), r"unknown layout.*found float32 \[\?, \?, 2\]"),
         (state_of([4, "batch", 8, 2]), r"unknown layout.*found float32 \[4, \?, 8, 2\]"),
         (state_of(["batch"]), r"unknown layout.*found float32 \[\?\]"),
