@@ -25,7 +25,7 @@ from forward.tokenizer import Tokenizer
 from packimport.errors import DocumentError
 
 bounded = pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of memory")
-SECONDS = 30
+SECONDS = 60
 
 
 def file_of(**parts: Any) -> bytes:
