@@ -153,6 +153,7 @@ def _npz(made: Export) -> bytes:
                 "numpy's format carries no bfloat16", place=name, fix="Write .safetensors instead."
             )
     buffer = io.BytesIO()
+    # No allow_pickle: numpy before 2.1 writes that as one more array.
     arrays: dict[str, Any] = {"schedules": np.array(json.dumps(made.schedules)), **made.arrays}
     np.savez(buffer, **arrays)
     return buffer.getvalue()
