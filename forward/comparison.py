@@ -120,7 +120,7 @@ class Comparison:
     def _check_limits(self, limits: Limits) -> None:
         """Refuse limits that prove nothing here."""
         if limits.over_floor and self.floor is None:
-            raise UsageError("--max-floor needs a noise floor", fix="Pass --floor DUMP.")
+            raise UsageError("a limit by the floor needs a noise floor", fix="Pass --floor DUMP.")
         if limits.any and self.overall.stop == 1:
             raise DumpError(
                 "position 0 alone is compared: no RoPE turns anything there, so it proves nothing",

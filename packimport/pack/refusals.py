@@ -71,5 +71,7 @@ def _refuse_many(listing: Listing, given: Path) -> None:
             "no pack, but a folder of packs: each has a genai_config.json of its own",
             place=str(given),
             found=", ".join(packs[:5]) + others,
-            fix=f"Pass one of them, such as {given / packs[0]}",
+            fix=f"Pass one of them, such as {given / packs[0]}"
+            if given.is_dir()
+            else f"Unpack it, and pass one of its folders, such as {packs[0]}",
         )

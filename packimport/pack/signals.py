@@ -78,10 +78,10 @@ def ended_by_signals() -> Iterator[None]:
                 signal.signal(number, _request.handle)
         yield
     finally:
-        # SIGINT last: its own handler raises, and the others must be back by then.
+        _request.is_watched = False
+        # SIGINT last: its own handler raises, and all else must be done by then.
         for number, handler in reversed(kept.items()):
             signal.signal(number, handler)
-        _request.is_watched = False
     # Also where the exception was lost, as one that is raised within a destructor is.
     if _request.number:
         raise _request.exception()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from packimport.errors import ContainerError
@@ -73,34 +73,15 @@ def write_container(
     refuses.
     """
     target = Path(out)
-    kept = {name: container.size(name) for name in container.files if name != MANIFEST}
-    changes = tuple(edits)
-    groups = by_file(of_kind(changes, Edit), kept)
-    grown = additions_by_file(of_kind(changes, Addition), kept)
-    remade = replacements_by_file(of_kind(changes, Replacement), kept, {*groups, *grown})
+    kept = tuple(name for name in container.files if name != MANIFEST)
+    copies = _Copies(container, kept, tuple(edits))
     refuse_extra(container, extra_files)
     refuse_out(container, target)
     _refuse_changed(container)
     with ended_by_signals(), faults(str(target)), workshop(target.parent) as pack:
         with interruptible():
             folders = _make_folders(pack, container, extra_files)
-            progress = Progress(
-                sum(kept.values())
-                + sum(added[-1].end - added[-1].old_size for added in grown.values())
-                + sum(new.size for new in remade.values())
-            )
-
-            def copy(name: str) -> FileRecord:
-                if name in remade:
-                    return replace_file(container, remade[name], pack / name, progress)
-                edits = groups.get(name, ())
-                return copy_file(
-                    container, name, pack / name, edits, progress, additions=grown.get(name, ())
-                )
-
-            # The largest first, so that no thread is left alone with it at the end.
-            order = sorted(kept, key=container.size, reverse=True)
-            records = run(copy, order, progress, on_progress)
+            records = copies.write(pack, on_progress)
             records += [write_file(name, pack / name, data) for name, data in extra_files.items()]
             manifest = make_manifest(tuple(sorted(records, key=lambda record: record.name)))
             text = json_text(manifest.to_dict())
@@ -113,6 +94,43 @@ def write_container(
                 inspect(pack)
         _publish(pack, target)
     return manifest
+
+
+class _Copies:
+    """The files of a container, edited, for another folder.
+
+    Raises ContainerError for changes that do not fit the files or each other.
+    """
+
+    def __init__(
+        self, container: Container, names: Sequence[str], changes: Sequence[Change]
+    ) -> None:
+        self._container = container
+        sizes = {name: container.size(name) for name in names}
+        self._edits = by_file(of_kind(changes, Edit), sizes)
+        self._added = additions_by_file(of_kind(changes, Addition), sizes)
+        others = {*self._edits, *self._added}
+        self._remade = replacements_by_file(of_kind(changes, Replacement), sizes, others)
+        self._total = (
+            sum(sizes.values())
+            + sum(added[-1].end - added[-1].old_size for added in self._added.values())
+            + sum(new.size for new in self._remade.values())
+        )
+        # The largest first, so that no thread is left alone with it at the end.
+        self._order = sorted(names, key=container.size, reverse=True)
+
+    def write(self, pack: Path, on_progress: OnProgress | None) -> list[FileRecord]:
+        """Write them into `pack`, whose folders are there."""
+        progress = Progress(self._total)
+
+        def copy(name: str) -> FileRecord:
+            source, target = self._container, pack / name
+            if name in self._remade:
+                return replace_file(source, self._remade[name], target, progress)
+            edits, added = self._edits.get(name, ()), self._added.get(name, ())
+            return copy_file(source, name, target, edits, progress, additions=added)
+
+        return run(copy, self._order, progress, on_progress)
 
 
 def refuse_extra(container: Container, extra_files: Mapping[str, bytes]) -> None:

@@ -263,3 +263,11 @@ def test_an_archive_that_changes_meanwhile(tmp_path: Path) -> None:
 
     with pytest.raises(ContainerError, match="changed since"), opened(path, on_progress=meddle):
         pass
+
+
+def test_an_archive_of_several_packs(tmp_path: Path) -> None:
+    files = {f"{name}/{file}": data for name in ("cpu", "npu") for file, data in FILES.items()}
+    path = archive_of(files, tmp_path / "many.zip")
+    with pytest.raises(ContainerError, match="a folder of packs") as caught, opened(path):
+        pass
+    assert caught.value.fix == "Unpack it, and pass one of its folders, such as cpu"

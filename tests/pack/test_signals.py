@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -142,3 +143,21 @@ def test_other_threads_have_no_handlers() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.SIG_DFL]
+
+
+def test_a_signal_while_the_handlers_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block ends whole, so that the next one handles signals, too."""
+    real = signal.signal
+
+    def setting(number: int, handler: Any) -> Any:
+        before = real(number, handler)
+        if handler is signal.default_int_handler:
+            os.kill(os.getpid(), signal.SIGINT)
+        return before
+
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "signal", setting)
+        with pytest.raises(KeyboardInterrupt), ended_by_signals():
+            pass
+    with ended_by_signals():
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
