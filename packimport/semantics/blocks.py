@@ -80,6 +80,7 @@ class Blocks:
             _check_agree(*scaling)
         if not self.found and (default := family.get("block")) is not None and _applies(schedule):
             scaling.append(default)
+            shape.append(default)
         return Block(tuple(scaling), tuple(shape), not self.any_nested())
 
 
@@ -101,16 +102,51 @@ def read_blocks(config: Document, family: Family, labels: tuple[Label, ...]) -> 
     found, nested = [], []
     for key in BLOCKS:
         block = config.get(key)
-        if block is None or not block.fields():
+        if block is None:
+            continue
+        if not block.fields():
+            _check_empty(block, key, family)
             continue
         found.append(block)
         nested.append(_is_nested(block, names))
-        if not nested[-1] and not family.flag("flat", True):
+        if nested[-1]:
+            _check_reads_nested(block, key, family)
+        if not nested[-1] and not _reads_flat(family, key):
             raise block.error(
-                f"family {family.name} reads a block per layer type only",
+                f"family {family.name} reads {key} per layer type only",
                 allowed=", ".join(sorted(names)),
+                fix="Nest the block under each layer type that it is meant for.",
             )
     return Blocks(tuple(found), tuple(nested))
+
+
+def _check_reads_nested(block: Document, key: str, family: Family) -> None:
+    """Refuse a block nested by layer type where the family's code reads none there."""
+    one = family.known and family.get("schedules") is None
+    if one or (key == "rope_scaling" and not family.flag("flat_parameters", True)):
+        raise block.error(
+            f"nested by layer type, and transformers' code for {family.name} reads no such {key}",
+            allowed="one block for all layers" if one else "it under rope_parameters",
+        )
+
+
+def _reads_flat(family: Family, key: str) -> bool:
+    """Whether the family's code reads a block of that key that is not nested by layer type."""
+    own = key != "rope_parameters" or family.flag("flat_parameters", True)
+    return own and family.flag("flat", True)
+
+
+def _check_empty(block: Document, key: str, family: Family) -> None:
+    """An empty block says nothing, unless it takes the place of the one that the family has.
+
+    Source: transformers 5.24.0, whose classes set theirs where `rope_parameters` is None.
+    """
+    replaces = key == "rope_parameters" and family.get("block") is not None
+    if replaces or not family.flag("flat", True):
+        raise block.error(
+            f"an empty block: transformers does not take the schedule of family {family.name} then",
+            allowed="a whole block, or null where the family's own is meant",
+        )
 
 
 def _is_nested(block: Document, names: set[str]) -> bool:

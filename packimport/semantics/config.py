@@ -50,6 +50,7 @@ def read_reading(document: Document, genai: GenaiConfig) -> Reading:
     if not config.has("model_type") and not declares(config):
         return _silent(config, None, genai, "it names no model_type and no key of RoPE")
     family = family_of(config)
+    _check_is_text(config, family)
     if not family.known and not declares(config):
         why = f"family {family.name} is unknown and it has no key of RoPE"
         return _silent(config, family, genai, why)
@@ -82,6 +83,17 @@ def read_reading(document: Document, genai: GenaiConfig) -> Reading:
         without_attention=_without_attention(labels, family),
         notes=tuple(dict.fromkeys([*notes, *([] if foreign is None else [foreign])])),
     )
+
+
+def _check_is_text(config: Document, family: Family) -> None:
+    """A family that nests its text model has nothing of its own to say of it."""
+    if family.get("text") is not None and family.get("theta") is None:
+        raise config.error(
+            f"this key is missing, and transformers' class for {family.name} reads its text model"
+            " there",
+            key="text_config",
+            allowed="the config of the text model",
+        )
 
 
 def _sources(built: BuiltRope) -> dict[str, Source]:
@@ -146,6 +158,8 @@ def _built(
         _check_alike(labels, family)
     thetas = _per_layer(config, family, "theta", len(labels))
     parts = _per_layer(config, family, "partial", len(labels))
+    for entries in (thetas, parts):
+        _check_uniform(labels, entries)
     made: dict[tuple[object, ...], BuiltRope | None] = {}
     result = []
     for label, theta, part in zip(labels, thetas, parts, strict=True):
@@ -192,6 +206,20 @@ def _per_layer(
         raise node.error("a list of the wrong length", allowed=f"{count}, one per layer")
     # What is beyond belongs to layers that predict ahead.
     return items[:count]
+
+
+def _check_uniform(labels: tuple[Label, ...], entries: tuple[Document | None, ...]) -> None:
+    """Layers of one type have one table in transformers: that of the first of them."""
+    first: dict[str, Document] = {}
+    for label, entry in zip(labels, entries, strict=True):
+        if entry is None or first.setdefault(label.name, entry).value == entry.value:
+            continue
+        one = first[label.name]
+        raise entry.error(
+            f"contradicts {one.pointer}, another layer of type {label.name}",
+            allowed=f"{one.value}, as there",
+            fix="transformers has one table for each layer type: keep the right one.",
+        )
 
 
 def _other_heads(config: Document, dimensions: Dimensions) -> set[int]:

@@ -14,7 +14,7 @@ from packimport.semantics.draft import Context, Draft
 from packimport.semantics.families import FILE as FAMILIES
 from packimport.semantics.families import Family
 from packimport.semantics.scaling import set_original, set_scaling, set_type
-from packimport.semantics.width import set_width
+from packimport.semantics.width import check_list, set_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ def _set_theta(draft: Draft) -> None:
 def _theta_node(draft: Draft) -> Document | None:
     context = draft.context
     if context.theta is not None:
+        check_list(context.theta, context.block.get("rope_theta"))
         return context.theta
     own = context.schedule.get("theta_key")
     if own is not None:
@@ -97,7 +98,11 @@ def _theta_node(draft: Draft) -> Document | None:
             outer, inner, "the block counts, as in transformers 5; 4 takes the other"
         )
     defaults = context.schedule.get("theta"), context.family.get("theta")
-    return next((n for n in (inner, outer, *defaults) if n is not None), None)
+    draft.note_second_block(inner, "rope_theta")
+    found = inner or outer
+    usual = next((n for n in defaults if n is not None), None)
+    draft.check_read(found, usual)
+    return found or usual
 
 
 def _set_layout(draft: Draft) -> None:

@@ -39,8 +39,19 @@ def set_type(draft: Draft) -> str:
         raise context.block.scaling[0].error(
             "type mrope needs this key, and it is missing", key="mrope_section", allowed="a list"
         )
+    if stated is not None and stated.pointer == f"{context.config.pointer}/rope_scaling/type":
+        _note_older_key(draft, stated, kind)
     draft.set("type", kind, node)
     return kind
+
+
+def _note_older_key(draft: Draft, node: Document, kind: str) -> None:
+    """Families with blocks per layer type fill `rope_type` in before they look at `type`."""
+    if kind != "default" and not draft.context.family.flag("flat_parameters", True):
+        draft.notes.append(
+            f"{node.place} counts: transformers 5.24.0 reads rope_type alone for family"
+            f" {draft.context.family.name} and would take default, 4.57.1 reads both"
+        )
 
 
 def _check_no_scaling(block: Block) -> None:

@@ -21,12 +21,17 @@ def set_width(draft: Draft, kind: str) -> None:
     elif context.family.flag("latent"):
         if part is not None:
             _check_latent_part(part, head, context.config)
+        _note_latent(draft, head, part, kind)
         draft.set("rotary_dim", head.value, head.node)
     elif part is not None:
         _set_part(draft, part, head)
         _check_same(draft, part, count)
     elif count is not None:
         _check_alone(context, count, head)
+        usual = _default(context, "partial")
+        silent = head.value if usual is None else int(head.value * usual.number())
+        if context.family.get("rotary_key") is None and count.integer(1) != silent:
+            draft.check_read(count, _default(context, "rotary_dim") or usual)
         draft.set("rotary_dim", count.integer(1), count)
     else:
         _set_default(draft, head)
@@ -47,12 +52,28 @@ def _stated_part(draft: Draft) -> Document | None:
     """The part of a head that the config states."""
     context = draft.context
     if context.partial is not None:
+        check_list(context.partial, context.block.get("partial_rotary_factor"))
         return context.partial
     inner = context.block.shape_key("partial_rotary_factor")
     outer = stated(context.config, "partial")
     if inner is not None and outer is not None:
         draft.note_contradiction(outer, inner, "the block counts, as in transformers")
-    return inner or outer
+    draft.note_second_block(inner, "partial_rotary_factor")
+    found = inner or outer
+    draft.check_read(found, _default(context, "partial"))
+    return found
+
+
+def check_list(entry: Document, inner: Document | None) -> None:
+    """An entry of a list by layer and a block must say the same: the list counts for us, the block
+    in transformers 5.24.0.
+    """
+    if inner is not None and inner.value != entry.value:
+        raise inner.error(
+            f"contradicts {entry.pointer}, which is for this layer",
+            allowed=f"{entry.value}, as there",
+            fix="Keep the one that the model was trained with.",
+        )
 
 
 def _stated_count(context: Context) -> Document | None:
@@ -133,3 +154,38 @@ def _check_latent_part(part: Document, head: Size, config: Document) -> None:
         raise part.error(
             f"contradicts {head.node.pointer}, {head.value} of {whole} entries", allowed="1.0"
         )
+
+
+def _note_latent(draft: Draft, head: Size, part: Document | None, kind: str) -> None:
+    """Say where transformers makes a table of another width, which its rotation can't use.
+
+    Source: transformers 5.24.0, the rotary modules of DeepSeek V2 and V3.
+    """
+    context = draft.context
+    whole, rest = context.config.get("head_dim"), context.config.get("qk_nope_head_dim")
+    wide, value = head.value, 1.0 if part is None else part.number()
+    if context.family.flag("table_of_head"):
+        # Mistral 4, the one with a block of its own, has the whole head for that size.
+        has_own = context.family.get("block") is not None
+        sum_ = head.value + (0 if rest is None else rest.integer(0))
+        usual = sum_ if has_own else head.value
+        wide = usual if whole is None else whole.integer(1)
+        # It adds the part of the slice to its own block and to `rope_parameters`.
+        if has_own and part is None and not _has_scaling(context.config):
+            value = head.value / sum_
+    # GLM 4 MoE Lite, the one with a part of its own, applies the part to plain RoPE too.
+    whole_plain = kind == "default" and context.family.get("partial") is None
+    width = wide if whole_plain else int(wide * value)
+    if width == head.value:
+        return
+    own = whole or rest or head.node
+    node = own if part is None or wide != head.value else part
+    draft.notes.append(
+        f"{node.place} says {node.value}: transformers 5.24.0 makes a table of {width} entries of"
+        f" it, while the slice that rotates has {head.value} by {head.node.place}: that counts"
+    )
+
+
+def _has_scaling(config: Document) -> bool:
+    block = config.get("rope_scaling")
+    return block is not None and block.value != {}

@@ -306,21 +306,17 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 PLAIN = {"rope_type": "default"}
 
 
-@pytest.mark.parametrize("block", ["rope_scaling", "rope_parameters"])
 @pytest.mark.parametrize("kind", [kind for kind in TYPES if kind != "proportional"])
-def test_nested_block_that_mixes(kind: str, block: str) -> None:
-    def moved(value: dict[str, object]) -> dict[str, object]:
-        return {block if key == "rope_parameters" else key: v for key, v in value.items()}
-
-    assert reading(moved(nested(kind, sliding_attention=PLAIN))).layers[5] is not None
+def test_nested_block_that_mixes(kind: str) -> None:
+    assert reading(nested(kind, sliding_attention=PLAIN)).layers[5] is not None
     mixes = {"rope_theta": 1e4, "rope_type": kind, "factor": 2.0, "type": None, "some": PLAIN}
     for key, stray in mixes.items():
-        value = moved(nested(kind, sliding_attention=PLAIN, **{key: stray}))
-        refused(value, f"/{block}/{key}", "among blocks of layer types", FULL)
-    refused(moved(nested(kind, sliding_attention=2.0)), f"/{block}/{SLIDING}", "not an object")
-    refused(moved(nested(kind)), f"/{block}/{SLIDING}", "no entry")
+        value = nested(kind, sliding_attention=PLAIN, **{key: stray})
+        refused(value, f"/rope_parameters/{key}", "among blocks of layer types", FULL)
+    refused(nested(kind, sliding_attention=2.0), f"/rope_parameters/{SLIDING}", "not an object")
+    refused(nested(kind), f"/rope_parameters/{SLIDING}", "no entry")
     bad = nested(kind, sliding_attention={**PLAIN, "factor": 2.0})
-    refused(moved(bad), f"/{block}/{SLIDING}/factor", "default")
+    refused(bad, f"/rope_parameters/{SLIDING}/factor", "default")
 
 
 def test_block_for_a_layer_type_that_is_none() -> None:

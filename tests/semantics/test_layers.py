@@ -44,14 +44,13 @@ def test_gemma3_layer_types_count_before_the_pattern() -> None:
     ]
 
 
-@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
-def test_gemma3_block_is_for_global_layers(key: str) -> None:
+def test_gemma3_block_is_for_global_layers() -> None:
     value = sized(
         "gemma3_text",
         6,
         rope_theta=2e6,
         rope_local_base_freq=2e4,
-        **{key: {"rope_type": "linear", "factor": 8.0}},
+        rope_scaling={"rope_type": "linear", "factor": 8.0},
     )
     found = layers(value)
     assert [rope and (rope.type, rope.theta, rope.factor) for rope in found] == [
