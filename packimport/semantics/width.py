@@ -84,6 +84,11 @@ def _stated_count(context: Context) -> Document | None:
 
 
 def _default(context: Context, field: str) -> Document | None:
+    """What stands where the config is silent. A schedule's own part belongs to its own type: a
+    block takes the place of both.
+    """
+    if context.schedule.get("type") is not None and context.block.scaling:
+        return context.family.get(field)
     return context.schedule.get(field) or context.family.get(field)
 
 

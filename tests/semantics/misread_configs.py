@@ -85,5 +85,14 @@ READ: dict[str, tuple[dict[str, object], float, float]] = {
     "ministral3-theta": (made("ministral3", rope_theta=77777.0), 1e6, 0.64938),
     "ministral3-block": (made("ministral3", rope_scaling=LINEAR), 1e4, 0.093737),
     "mistral4-theta": (made("mistral4", **LATENT, rope_theta=77777.0), 1e4, 0.56234),
+    "gemma4-block": (
+        made(
+            "gemma4_text",
+            layer_types=["full_attention"] * 2,
+            rope_parameters={"full_attention": {**LINEAR, "rope_theta": 1e6}},
+        ),
+        1e6,
+        0.1184329,
+    ),
     "gpt-neox-base": (made("gpt_neox", rotary_emb_base=77777.0), 77777.0, 0.244705),
 }
