@@ -150,6 +150,11 @@ class Comparison:
         return any(part.name.split()[-1] == str(edge) for part in self.edges)
 
     @property
+    def parts(self) -> tuple[Figures, ...]:
+        """The whole, and all that has a line of its own, as a table shows them."""
+        return (self.overall, *self.phases, *self.buckets, *self.edges)
+
+    @property
     def ranges(self) -> tuple[Figures, ...]:
         """The whole, and the buckets."""
         return (self.overall, *self.buckets)
@@ -203,7 +208,7 @@ class Comparison:
             yield f"correlation  {self.correlation:.9f}"
         yield from singles(self.overall, self.farthest)
         yield ""
-        yield from figures_tables((self.overall, *self.phases, *self.buckets, *self.edges))
+        yield from figures_tables(self.parts)
         if self.floor is not None:
             yield ""
             yield f"floor        {printable(self.floor.run)}"

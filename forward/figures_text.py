@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from forward.figures import Figures
 from packimport.errors import printable
 
-_HEAD = ("", "count", "KL mean", "+-", "max", "same top-1", "PPL ratio", "+-")
+_HEAD = ("", "count", "KL mean", "+-", "max", "top-1", "PPL ratio", "+-")
 _QUANTILES = ("KL at", "median", "90 %", "95 %", "99 %", "99.9 %", "RMS dp")
 
 TOP_K = "top-k        a dump keeps the largest logits alone: each KL is the least it can be"
@@ -70,9 +70,9 @@ def _row(figures: Figures) -> tuple[str, ...]:
     return (
         figures.name,
         str(figures.count),
-        f"{figures.kl_mean:.3e}",
+        f"{figures.kl_mean:.2e}",
         scientific(figures.errors["kl_mean"]),
-        f"{figures.kl_max:.3e}",
+        f"{figures.kl_max:.2e}",
         percent(figures.same_top1),
         "-" if figures.ppl_ratio is None else f"{figures.ppl_ratio:.5f}",
         scientific(figures.errors["ppl_ratio"]),

@@ -97,7 +97,7 @@ def requested(request: Mapping[str, Any]) -> Stretch:
 
 
 def _place(rows: NpyRows) -> list[object]:
-    return [str(rows.path), rows.shape, rows.offset, rows.dtype]
+    return [str(rows.path.absolute()), rows.shape, rows.offset, rows.dtype]
 
 
 _MOMENTS = tuple(field.name for field in fields(Moments))

@@ -8,7 +8,15 @@ from itertools import starmap
 
 from forward.comparison import TOOL, Comparison
 from forward.figures import Figures
-from forward.figures_text import TOP_K, extent, floor_table, lacking, percent, table
+from forward.figures_text import (
+    TOP_K,
+    extent,
+    floor_table,
+    lacking,
+    percent,
+    scientific,
+    table,
+)
 from packimport.errors import printable
 
 
@@ -53,6 +61,18 @@ class Three:
             (which,) = (name for name, exact in known.items() if not exact)
             yield f"top-k        {which} keeps the largest logits alone: its KL is a lower bound"
 
+    def _pairs(self) -> tuple[list[tuple[Figures, Figures]], list[str]]:
+        """The ranges of both, and the names of those that the two do not have alike."""
+        after = {figures.name: figures for figures in self.after.parts}
+        both, others = [], []
+        for figures in self.before.parts:
+            beside = after.pop(figures.name, None)
+            if beside is not None and beside.count == figures.count:
+                both.append((figures, beside))
+            else:
+                others.append(figures.name)
+        return both, [*others, *after]
+
     def _lines(self) -> Iterator[str]:
         yield f"reference    {printable(self.before.reference)}"
         yield f"before       {printable(self.before.run)}"
@@ -61,14 +81,13 @@ class Three:
         yield from lacking(self.before.overall, self.before.left_out)
         yield from self._bounds()
         yield ""
-        both = [
-            (before, after)
-            for before, after in zip(_ranges(self.before), _ranges(self.after), strict=False)
-            if (before.name, before.count) == (after.name, after.count)
-        ]
-        yield from table([*_DIVERGENCES, *starmap(_divergence, both)])
+        both, others = self._pairs()
+        yield from table([*_MEANS, *starmap(_means, both)])
         yield ""
-        yield from table([*_OTHERS, *starmap(_other, both)])
+        yield from table([*_TAILS, *starmap(_tails, both)])
+        if others:
+            yield ""
+            yield f"not shown    {', '.join(others)}: other positions before than after"
         if self.after.floor is not None:
             yield ""
             yield f"floor        {printable(self.after.floor.run)}, and after beside it"
@@ -85,35 +104,27 @@ class Three:
             yield from (gate.text() for gate in self.after.gates)
 
 
-_DIVERGENCES = (
-    ("", "", "KL mean", "", "KL at 99.9 %", ""),
-    ("", "count", *("before", "after") * 2),
+_MEANS = (
+    ("", "", "KL mean", "", "", "", "top-1", ""),
+    ("", "count", *("before", "+-", "after", "+-"), "before", "after"),
 )
-_OTHERS = (
-    ("", "same top-1", "", "PPL", "", ""),
+_TAILS = (
+    ("", "KL at 99.9 %", "", "PPL", "", ""),
     ("", "before", "after", "reference", "before", "after"),
 )
 
 
-def _ranges(comparison: Comparison) -> tuple[Figures, ...]:
-    """Phases stand last: the two runs may have other ones, which have no line then."""
-    return (*comparison.ranges, *comparison.edges, *comparison.phases)
-
-
-def _divergence(before: Figures, after: Figures) -> tuple[str, ...]:
+def _means(before: Figures, after: Figures) -> tuple[str, ...]:
     both = (before, after)
-    return (
-        before.name,
-        str(before.count),
-        *(f"{figures.kl_mean:.3e}" for figures in both),
-        *(f"{figures.kl_p999:.3e}" for figures in both),
-    )
+    means = [(f"{of.kl_mean:.2e}", scientific(of.errors["kl_mean"])) for of in both]
+    tops = (percent(figures.same_top1) for figures in both)
+    return (before.name, str(before.count), *means[0], *means[1], *tops)
 
 
-def _other(before: Figures, after: Figures) -> tuple[str, ...]:
+def _tails(before: Figures, after: Figures) -> tuple[str, ...]:
     return (
         before.name,
-        *(percent(figures.same_top1) for figures in (before, after)),
+        *(f"{figures.kl_p999:.3e}" for figures in (before, after)),
         *map(_perplexity, (before.ppl_reference, before.ppl_run, after.ppl_run)),
     )
 

@@ -103,11 +103,13 @@ class _Worker:
         return part.figures()
 
     def _answer(self, request: Mapping[str, object]) -> bytes:
-        if self._child is None:
-            self._child = _start()
-        child = self._child
+        first = self._child is None
+        child = self._child = self._child or _start()
         assert child.stdin is not None
         assert child.stdout is not None
+        if first:
+            folders = [folder for folder in sys.path if isinstance(folder, str)]
+            child.stdin.write(json.dumps(folders).encode() + b"\n")
         child.stdin.write(json.dumps(request).encode() + b"\n")
         child.stdin.flush()
         head = child.stdout.read(len(MARK) + 8)
@@ -117,14 +119,12 @@ class _Worker:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """A worker, which imports from where this process does, and from nowhere else."""
-    child = subprocess.Popen(
+    """A worker, which imports from where it is told to, and from nowhere else."""
+    if not sys.executable:
+        raise OSError("this Python does not know where it lies, as one within another program")
+    return subprocess.Popen(
         [sys.executable, "-I", str(_SCRIPT)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    assert child.stdin is not None
-    folders = [folder for folder in sys.path if isinstance(folder, str)]
-    child.stdin.write(json.dumps(folders).encode() + b"\n")
-    return child

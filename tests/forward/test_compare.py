@@ -306,11 +306,31 @@ def test_three() -> None:
     assert not replace(three, after=after.held_to(max_kl=1e-9)).passed
     lines = three.text().splitlines()
     row = next(line for line in lines if line.startswith("all "))
-    assert f"{three.before.overall.kl_mean:.3e}  {after.overall.kl_mean:.3e}" in row
+    for whole in (three.before.overall, after.overall):
+        assert f"{whole.kl_mean:.2e}  {whole.errors['kl_mean']:.1e}" in row
     names = ["1024-2047", "before", "from"]
     assert [line.split()[0] for line in lines if "1024" in line] == 2 * names
     assert max(map(len, lines)) <= 80
     assert lines[lines.index("limits, of after") + 1].startswith("passed: mean KL")
+
+
+def test_three_show_the_lines_of_two_in_their_order() -> None:
+    reference, run = pair(prefill=900)
+    before, after = compare(reference, run, (1024,)), compare(reference, run, (1024,))
+    names = [figures.name for figures in before.parts]
+    assert names[:3] == ["all", "prefill", "decode"]
+
+    def shown(text: str) -> list[str]:
+        blocks = [block.splitlines() for block in text.split("\n\n")[1:3]]
+        assert all(len(line) <= 80 for block in blocks for line in block)
+        return [line[:13].strip() for line in blocks[0] if not line.startswith(" ")]
+
+    assert shown(Three(before=before, after=after).text()) == names
+    assert shown(before.text()) == names
+    other = compare(reference, replace(run, prefill=895), (1024,))
+    text = Three(before=before, after=other).text()
+    assert shown(text) == [name for name in names if name not in {"prefill", "decode"}]
+    assert "not shown    prefill, decode: other positions before than after" in text
 
 
 class Words:

@@ -122,12 +122,17 @@ def test_a_process_that_fails_costs_nothing_but_time(
     assert not answered
 
 
+@pytest.mark.parametrize("executable", ["/no/python", "", None])
 def test_no_process_can_be_started(
-    tmp_path: Path, answered: list[int], monkeypatch: pytest.MonkeyPatch
+    executable: str | None,
+    tmp_path: Path,
+    answered: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """An interpreter within another program may not know its own place."""
     both = dumps(tmp_path)
     expected = compare(*both).overall
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    monkeypatch.setattr(sys, "executable", executable)
     answered.clear()
     assert compare(*both).overall == expected
     assert not answered
