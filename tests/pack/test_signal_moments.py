@@ -154,7 +154,7 @@ def test_nothing_stays(make: Callable[[Path], Case], tmp_path: Path, all_kills: 
     folder = tmp_path / "counted"
     folder.mkdir()
     bytecodes = traced(make(folder)[0])
-    step = 1 if all_kills else max(1, bytecodes // 50)
+    step = 1 if all_kills else max(1, bytecodes // 30)
     wrong = []
     for at in range(1, bytecodes + 1, step):
         for number in (signal.SIGTERM, signal.SIGINT):
