@@ -6,7 +6,6 @@ The stages, each a module that can be used alone:
     session.py       a graph in onnxruntime   ─▶ Session (the one door to onnxruntime)
     wiring.py        what the graph's nodes allow: shared caches, parts of a text
     kv_cache.py      the past of one sequence, carried from step to step
-    states.py        what layers without attention carry beside it
     states.py        that of layers without attention (carriers.py: the nodes that carry it)
     prompt.py        a file or a text         ─▶ token ids (tokenizer.py)
     limited.py       strangers' templates and tokenizers, in a process with limits

@@ -59,6 +59,14 @@ class Decoder:
     present_recurrent: str
     ryzen_ai: RyzenAI | None = None
 
+    def of_layers(self, *patterns: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+        """Past and present of each pair of patterns, layer by layer."""
+        return tuple(
+            (past.replace("%d", str(layer)), present.replace("%d", str(layer)))
+            for layer in range(self.layers)
+            for past, present in patterns
+        )
+
 
 def read_decoder(container: Container, custom_ops: str | None = None) -> Decoder:
     """The decoder of a pack.

@@ -49,14 +49,9 @@ def find_slots(session: Session, decoder: Decoder, wiring: Wiring) -> tuple[Slot
     Raises GraphError for a past without its present, of a fixed length that is not
     GroupQueryAttention's, or of another rank than [batch, heads, length, head size].
     """
-    names = [
-        (past.replace("%d", str(layer)), present.replace("%d", str(layer)))
-        for layer in range(decoder.layers)
-        for past, present in (
-            (decoder.past_key, decoder.present_key),
-            (decoder.past_value, decoder.present_value),
-        )
-    ]
+    names = decoder.of_layers(
+        (decoder.past_key, decoder.present_key), (decoder.past_value, decoder.present_value)
+    )
     return tuple(
         _slot(session, decoder, wiring, session.inputs[past], present)
         for past, present in names

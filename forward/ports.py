@@ -16,7 +16,7 @@ _FLOATS = ("float32", "float16", "bfloat16")
 
 
 def check_ports(
-    session: Session, decoder: Decoder, slots: Sequence[Slot], states: Sequence[State] = ()
+    session: Session, decoder: Decoder, slots: Sequence[Slot], states: Sequence[State]
 ) -> None:
     """Raises GraphError for an input that nothing feeds, and for unknown types or layouts."""
     plain = {decoder.input_ids, decoder.attention_mask, decoder.position_ids}

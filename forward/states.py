@@ -37,14 +37,10 @@ def find_states(session: Session, decoder: Decoder, wiring: Wiring) -> tuple[Sta
     Raises GraphError for a state without its present, of a size that is not fixed, such as
     one that keeps a window of several positions, or of nodes that are not known to carry it.
     """
-    names = [
-        (past.replace("%d", str(layer)), present.replace("%d", str(layer)))
-        for layer in range(decoder.layers)
-        for past, present in (
-            (decoder.past_conv, decoder.present_conv),
-            (decoder.past_recurrent, decoder.present_recurrent),
-        )
-    ]
+    names = decoder.of_layers(
+        (decoder.past_conv, decoder.present_conv),
+        (decoder.past_recurrent, decoder.present_recurrent),
+    )
     return tuple(
         _state(session, wiring, session.inputs[past], present)
         for past, present in names

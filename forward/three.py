@@ -67,7 +67,7 @@ class Three:
         both, others = [], []
         for figures in self.before.parts:
             beside = after.pop(figures.name, None)
-            if beside is not None and beside.count == figures.count:
+            if beside is not None and beside.mark == figures.mark:
                 both.append((figures, beside))
             else:
                 others.append(figures.name)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import ml_dtypes
 import numpy as np
 
-from packimport.audit.checks import Finding, finding
+from packimport.audit.checks import PATCH, Finding, finding
 from packimport.audit.judge import JudgedSite, counted, where
 from packimport.errors import shorten
 from packimport.graph.encodings import decode
@@ -75,7 +75,7 @@ def _query_and_key(container: Container, sites: Sequence[JudgedSite]) -> Iterato
                 where=where(other.site),
                 expected=one.measurement.baked_as,
                 found=other.measurement.baked_as,
-                fix="packimport patch CONTAINER -o OUT writes the declared table for both",
+                fix=f"{PATCH} writes the declared table for both",
             )
 
 
@@ -101,7 +101,7 @@ def _graphs(container: Container, sites: Sequence[JudgedSite]) -> Iterator[Findi
                 where=where(judged.site),
                 expected=one.measurement.baked_as,
                 found=judged.measurement.baked_as,
-                fix="packimport patch CONTAINER -o OUT writes the declared table in all graphs",
+                fix=f"{PATCH} writes the declared table in all graphs",
             )
 
 

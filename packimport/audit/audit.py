@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packimport.audit.across import across_sites, layer_findings
 from packimport.audit.axes_checks import axes_findings
-from packimport.audit.checks import Finding, finding, verdict
+from packimport.audit.checks import PATCH, Finding, finding, verdict
 from packimport.audit.head_checks import head_findings
 from packimport.audit.judge import (
     JudgedSite,
@@ -81,7 +81,7 @@ def judge(
         for graph in facts
         for site in graph.sites
     )
-    findings = tuple(_findings(container, semantics, sites, facts))
+    findings = _told(tuple(_findings(container, semantics, sites, facts)), semantics)
     return Report(
         path=str(container.path),
         format=container.format,
@@ -91,6 +91,20 @@ def judge(
         semantics=semantics,
         sites=sites,
         findings=findings,
+    )
+
+
+def _told(findings: tuple[Finding, ...], semantics: Semantics) -> tuple[Finding, ...]:
+    """The findings; a patch that they advise declares what the check was told to declare."""
+    declaration = semantics.declaration
+    origin = None if declaration is None else declaration.origin
+    if declaration is None or origin not in {"--config", "--model"}:
+        return findings
+    named = "CONFIG" if declaration.model is None else declaration.model
+    told = PATCH.replace(" -o", f" {origin} {named} -o")
+    return tuple(
+        found if found.fix is None else replace(found, fix=found.fix.replace(PATCH, told))
+        for found in findings
     )
 
 

@@ -136,6 +136,10 @@ CHECKS = _table(
 )
 
 
+# How a fix begins that is a patch.
+PATCH = "packimport patch CONTAINER -o OUT"
+
+
 def finding(  # one keyword per field of the record, so that no call site repeats severities
     code: str,
     message: str,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from packimport.audit.checks import Finding, finding
+from packimport.audit.checks import PATCH, Finding, finding
 from packimport.audit.judge import JudgedSite, cure_of, fixed_length, place_of, used_length
 from packimport.graph.changes.uses import is_changeable
 from packimport.semantics.model import Semantics
@@ -24,7 +24,7 @@ def factor(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
         **place_of(judged),
         expected=f"{declared:.9g}",
         found=f"{cos:.9g}" if cos == sin else f"{cos:.9g} for cos, {sin:.9g} for sin",
-        fix="packimport patch CONTAINER -o OUT multiplies cos and sin by what is missing",
+        fix=f"{PATCH} multiplies cos and sin by what is missing",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from packimport.audit.checks import Finding, finding
+from packimport.audit.checks import PATCH, Finding, finding
 from packimport.audit.measure import Measurement
 from packimport.graph.changes.uses import is_changeable
 from packimport.graph.site import GraphFacts, Site, Unread
@@ -66,7 +66,7 @@ def place_of(judged: JudgedSite) -> dict[str, str]:
 def cure_of(judged: JudgedSite, otherwise: str) -> str:
     """What to do about a fault that other table bytes can't cure."""
     if is_changeable(judged.site):
-        return "packimport patch CONTAINER -o OUT changes the graph: see docs/mending.md"
+        return f"{PATCH} changes the graph: see docs/mending.md"
     return otherwise
 
 
@@ -178,7 +178,7 @@ def _dangling(facts: GraphFacts, semantics: Semantics) -> Iterator[Finding]:
             where=place,
             expected="no rotation",
             found=first.reason,
-            fix="packimport patch CONTAINER -o OUT takes the nodes out of the graph",
+            fix=f"{PATCH} takes the nodes out of the graph",
         )
 
 

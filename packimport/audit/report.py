@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packimport.audit.checks import Finding
 from packimport.audit.exporters import exporter_of
@@ -13,8 +13,6 @@ from packimport.semantics.model import Semantics
 from packimport.version import __version__
 
 SCHEMA_VERSION = 1
-# How a fix begins that is a patch.
-_PATCH = "packimport patch CONTAINER -o OUT"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +56,7 @@ class Report:
             "verdict": self.verdict,
             "semantics": self.semantics.to_dict(),
             "sites": [_site(judged, exporter_of(judged, self.semantics)) for judged in self.sites],
-            "findings": [f.to_dict() for f in self.advised],
+            "findings": [f.to_dict() for f in self.findings],
         }
 
     def text(self) -> str:
@@ -71,21 +69,7 @@ class Report:
         others = [graph for graph in self.graphs if graph not in self.semantics.graphs]
         if others and self.semantics.graphs:
             lines += ["", f"  not judged (not the decoder): {printable(', '.join(others))}"]
-        return "\n".join((*lines, *findings_lines(self.advised)))
-
-    @property
-    def advised(self) -> tuple[Finding, ...]:
-        """The findings; a patch that they advise declares what the check was told to declare."""
-        declaration = self.semantics.declaration
-        origin = None if declaration is None else declaration.origin
-        if declaration is None or origin not in {"--config", "--model"}:
-            return self.findings
-        named = "CONFIG" if declaration.model is None else declaration.model
-        told = _PATCH.replace(" -o", f" {origin} {named} -o")
-        return tuple(
-            found if found.fix is None else replace(found, fix=found.fix.replace(_PATCH, told))
-            for found in self.findings
-        )
+        return "\n".join((*lines, *findings_lines(self.findings)))
 
 
 def refusal(error: PackimportError) -> dict[str, object]:

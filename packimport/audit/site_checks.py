@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packimport.audit.checks import Finding, finding
+from packimport.audit.checks import PATCH, Finding, finding
 from packimport.audit.computed_checks import by_length, factor, growth, precision
 from packimport.audit.judge import JudgedSite, counted, cure_of, place_of
 from packimport.semantics.model import Semantics
@@ -32,7 +32,7 @@ def _values(judged: JudgedSite, _: Semantics) -> Iterator[Finding]:
             **place_of(judged),
             expected=judged.declared,
             found=m.baked_as,
-            fix="packimport patch CONTAINER -o OUT writes a pack with the declared table",
+            fix=f"{PATCH} writes a pack with the declared table",
         )
 
 

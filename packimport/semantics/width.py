@@ -169,18 +169,15 @@ def _note_latent(draft: Draft, head: Size, part: Document | None, kind: str) -> 
     context = draft.context
     whole, rest = context.config.get("head_dim"), context.config.get("qk_nope_head_dim")
     wide, value = head.value, 1.0 if part is None else part.number()
-    if context.family.flag("table_of_head"):
-        # Mistral 4, the one with a block of its own, has the whole head for that size.
-        has_own = context.family.get("block") is not None
+    silent = context.family.get("table_of_head")
+    if silent is not None and silent.value != "none":
         sum_ = head.value + (0 if rest is None else rest.integer(0))
-        usual = sum_ if has_own else head.value
+        usual = sum_ if silent.value == "whole" else head.value
         wide = usual if whole is None else whole.integer(1)
-        # It adds the part of the slice to its own block and to `rope_parameters`.
-        if has_own and part is None and not _has_scaling(context.config):
+        if silent.value == "whole" and part is None and not _has_scaling(context.config):
             value = head.value / sum_
-    # GLM 4 MoE Lite, the one with a part of its own, applies the part to plain RoPE too.
-    whole_plain = kind == "default" and context.family.get("partial") is None
-    width = wide if whole_plain else int(wide * value)
+    has_part = kind != "default" or context.family.flag("plain_part")
+    width = int(wide * value) if has_part else wide
     if width == head.value:
         return
     own = whole or rest or head.node

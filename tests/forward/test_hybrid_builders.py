@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import test_resume
 from numpy.typing import NDArray
+from oracle.genai_logits import genai_logits
 from tokenizers import Tokenizer, models
 
 from forward import cli
@@ -100,21 +101,6 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return out
 
 
-def genai_logits(pack: Path) -> NDArray[np.float32]:
-    """onnxruntime-genai's, of every position."""
-    import onnxruntime_genai as og
-
-    model = og.Model(str(pack))
-    parameters = og.GeneratorParams(model)
-    parameters.set_search_options(max_length=len(TOKENS) + 1)
-    generator = og.Generator(model, parameters)
-    rows = []
-    for part in (TOKENS[:PREFILL], *TOKENS[PREFILL:, None]):
-        generator.append_tokens(part[None].astype(np.int32))
-        rows.append(np.array(generator.get_output("logits"))[0].astype(np.float32))
-    return np.concatenate(rows)
-
-
 def transformers_logits(model: Path, dtype: Any) -> NDArray[np.float64]:
     """Of every position, computed at once in a dtype of torch."""
     import torch
@@ -129,7 +115,7 @@ def transformers_logits(model: Path, dtype: Any) -> NDArray[np.float64]:
 
 def test_logits_are_genais(made: Path) -> None:
     """Measured: equal, but for a prefill token by token."""
-    expected = genai_logits(made / "pack")
+    expected = genai_logits(made / "pack", TOKENS, PREFILL)
     assert expected.shape == (PREFILL + DECODE, 512)
     assert np.abs(np.diff(expected, axis=0)).max() > 1
     for chunk in (None, PREFILL, 37, 1):

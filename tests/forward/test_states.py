@@ -1,8 +1,8 @@
-"""States of layers without attention, and positions in three axes, against one run of
-onnxruntime 1.32 over the whole text and against sums of numpy.
+"""States of layers without attention, against one run of onnxruntime 1.32 over the whole text and
+against sums of numpy.
 
 The states here are sums by LinearAttention; those of short convolutions are in
-test_hybrid_caches.py, and those of real exporters in test_hybrid_builders.py.
+test_carriers.py, and those of real exporters in test_hybrid_builders.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import onnx
 import onnxruntime
 import pytest
 from builders import tiny_pack
-from counting import counting_pack, expected
+from counting import counting_pack
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from ort_version import OPS
@@ -232,41 +232,6 @@ def test_what_can_not_be_carried_is_refused(
 ) -> None:
     with pytest.raises(GraphError, match=f"(?s){message}"):
         runner_of(tiny_pack(tmp_path / "p", change=change, inline=True))
-
-
-@pytest.mark.parametrize("axes", [3, 4])
-def test_positions_in_axes(tmp_path: Path, axes: int) -> None:
-    """Each axis counts another time, so that each shows in the logits."""
-    pack = counting_pack(tmp_path / "p", position_ids=True)
-    model = onnx.load(pack / "model.onnx")
-    port = next(value for value in model.graph.input if value.name == "position_ids")
-    port.CopyFrom(
-        helper.make_tensor_value_info("position_ids", TensorProto.INT64, [axes, "batch", "length"])
-    )
-    for node in model.graph.node:
-        for index, name in enumerate(node.input):
-            if name == "position_ids":
-                node.input[index] = "summed"
-    weights = np.array([1, 10, 100, 1000][:axes]).reshape(-1, 1, 1)
-    model.graph.initializer.append(numpy_helper.from_array(weights, "weights"))
-    model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "first"))
-    model.graph.node.insert(
-        0, helper.make_node("ReduceSum", ["each", "first"], ["summed"], keepdims=0)
-    )
-    model.graph.node.insert(0, helper.make_node("Mul", ["position_ids", "weights"], ["each"]))
-    onnx.save(model, pack / "model.onnx")
-    if axes == 4:
-        with pytest.raises(GraphError, match=r"can't feed yet.*\[3, 1 or open, open\]"):
-            runner_of(pack)
-        return
-    tokens = TOKENS[:9] % 8
-    right = expected(tokens) + 111 * np.arange(9)[:, None]
-    runner = runner_of(pack)
-    run = runner.begin(9)
-    assert np.array_equal(np.concatenate([run.feed(tokens[:5]), run.feed(tokens[5:])]), right)
-    run = runner.begin(9)
-    assert np.array_equal(np.concatenate([run.feed(tokens[i : i + 1]) for i in range(9)]), right)
-    assert np.array_equal(runner.batch([tokens[::-1], tokens])[1], right)
 
 
 def test_names_of_the_pack(tmp_path: Path) -> None:

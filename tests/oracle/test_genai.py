@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import smollm2
 import tokenizers
+from genai_logits import genai_logits
 from numpy.typing import NDArray
 from serving import command, succeed
 
@@ -65,21 +66,6 @@ def mended(made: Path, pack: Path) -> Path:
     out = made / f"{pack.name}-llama3"
     succeed("packimport", "patch", pack, "-o", out, "--config", made / "declared")
     return out
-
-
-def genai_logits(pack: Path, ids: NDArray[Any], prefill: int) -> NDArray[np.float32]:
-    """onnxruntime-genai's logits: `prefill` tokens at once, the others one by one."""
-    import onnxruntime_genai as og
-
-    model = og.Model(str(pack))
-    parameters = og.GeneratorParams(model)
-    parameters.set_search_options(max_length=len(ids) + 1)
-    generator = og.Generator(model, parameters)
-    rows = []
-    for part in (ids[:prefill], *ids[prefill:, None]):
-        generator.append_tokens(part[None].astype(np.int32))
-        rows.append(np.array(generator.get_output("logits"))[0].astype(np.float32))
-    return np.concatenate(rows)
 
 
 @pytest.mark.parametrize("name", ["made", "patched", "int4", "int4_llama3"])
