@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,62 +16,37 @@ import numpy as np
 import onnx
 import pytest
 from builders import Tables, plain, tiny_pack, write_json
-from llama3 import llama3, tables_of
+from llama3 import tables_of
 from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state
+from probing import (
+    HALF,
+    LLAMA3,
+    PACKS,
+    PAIRS,
+    ROWS,
+    WRONG,
+    YARN_FACTOR,
+    half_angles,
+    llama3_pack,
+    right,
+    the_site,
+)
 
 import packimport
-from forward import cli
 from forward.probe import _probed, probe
 from forward.probe_case import Case
 from forward.probe_model import tiny_model
-from forward.probe_report import SCHEMA, VALUES, Probe, Probed
-from packimport.audit.audit import check, find
+from packimport.audit.audit import find
 from packimport.errors import ContainerError
 from packimport.pack.archive import opened
-from packimport.pack.documents import validate
 from packimport.rope.schedule import Rope
 from packimport.semantics.reader import read_semantics
-from packimport.wrapping import wrapped
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 
 import longrope_graphs
 import plain_graphs
-
-PACKS = Path(__file__).parent.parent / "packs"
-ROWS, PAIRS = 256, 8
-LLAMA3 = {
-    "rope_theta": 10000.0,
-    "rope_scaling": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 64,
-    },
-}
-INV_FREQ = llama3(PAIRS, 10000.0, 8.0, 1.0, 4.0, 64)
-# yarn's attention factor (arXiv 2309.00071, eq. 22): 0.1 ln 4 + 1.
-YARN_FACTOR = 0.1 * math.log(4) + 1
-HALF = {"model_type": "phi", "partial_rotary_factor": 0.5, "rope_scaling": None}
-
-
-def right(rows: int = ROWS) -> Tables:
-    cos, sin = tables_of(INV_FREQ, rows)
-    return cos, sin
-
-
-def the_site(found: Probe) -> Probed:
-    (site,) = found.sites
-    assert found.gaps == ()
-    return site
-
-
-def llama3_pack(folder: Path, tables: Tables | None = None, **options: Any) -> Path:
-    given = right() if tables is None else tables
-    return tiny_pack(folder / "p", rows=ROWS, tables=given, config=LLAMA3, **options)
-
 
 # --- right ones ----------------------------------------------------------------------------
 
@@ -179,38 +153,6 @@ def test_only_the_wrong_one_of_two_tables_is_wrong() -> None:
 
 
 # --- wrong ones ----------------------------------------------------------------------------
-
-
-def doubled_positions() -> Tables:
-    cos, sin = right(2 * ROWS)
-    return cos[::2], sin[::2]
-
-
-def half_angles() -> Tables:
-    angles = np.outer(np.arange(ROWS, dtype=np.float16), INV_FREQ.astype(np.float16))
-    return np.cos(angles.astype(np.float64)), np.sin(angles.astype(np.float64))
-
-
-def damaged_at_its_end() -> Tables:
-    cos, sin = right()
-    cos[-1, 3] = np.nan
-    return cos, sin
-
-
-WRONG: dict[str, tuple[Callable[[], Tables], int]] = {
-    "swapped": (lambda: right()[::-1], 0),
-    "plain": (lambda: plain(ROWS, PAIRS), 1),
-    "positions doubled": (doubled_positions, 1),
-    "sin negated": (lambda: (right()[0], -right()[1]), 1),
-    "factor lost": (lambda: (1.1 * right()[0], 1.1 * right()[1]), 0),
-    "half-precision angles": (half_angles, 1),
-    "NaN in the last row": (damaged_at_its_end, ROWS - 1),
-    "one row late": (lambda: tuple(np.roll(part, 1, axis=0) for part in right()), 0),
-    "another original length": (
-        lambda: tables_of(llama3(PAIRS, 10000.0, 8.0, 1.0, 4.0, ROWS), ROWS),
-        1,
-    ),
-}
 
 
 @pytest.mark.parametrize("form", ["gqa", "rotary_embedding"])
@@ -635,116 +577,3 @@ def test_a_table_of_a_whole_context_goes_in_by_the_rows_that_are_looked_at(
     assert site.verdict == "within"
     assert site.positions[-1] == rows - 1
     assert sum(fed) < 100_000
-
-
-# --- the command ---------------------------------------------------------------------------
-
-
-def ended(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([str(arg) for arg in args])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code, *capsys.readouterr()
-
-
-def test_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pack = llama3_pack(tmp_path, plain(ROWS, PAIRS))
-    code, out, err = ended(capsys, pack, "--probe")
-    assert (code, err) == (1, "")
-    lines = out.splitlines()
-    assert lines[0] == f"{pack}: wrong"
-    assert "    rotates   GroupQueryAttention in layers 0-1; float32" in lines
-    assert "    verdict   wrong, from position 1 on" in lines
-    # What the check says is to be done stands at the end, once.
-    (found,) = check(pack).findings
-    assert lines[-2:] == [
-        "  what to do, by the checks of packimport:",
-        f"    {found.code:<10}{found.fix}",
-    ]
-
-    # Folded, a value goes on below its beginning.
-    folded = wrapped(out, 80, values=VALUES).splitlines()
-    (index,) = (i for i, line in enumerate(folded) if line.startswith("    declared  "))
-    assert folded[index + 1].startswith(" " * len("    declared  ") + "original_max")
-
-    code, out, err = ended(capsys, pack, "--probe", "--format", "json")
-    assert (code, err) == (1, "")
-    document = json.loads(out)
-    validate(document, SCHEMA, "out")
-    (site,) = document["sites"]
-    assert (document["verdict"], site["verdict"]) == ("wrong", "wrong")
-    assert site["max_abs_error"] > site["allowed"]
-    assert site["worst_position"] in site["positions"]
-
-
-@pytest.mark.parametrize("name", sorted(WRONG))
-def test_every_report_obeys_its_schema(name: str, tmp_path: Path) -> None:
-    validate(probe(llama3_pack(tmp_path, WRONG[name][0]())).to_dict(), SCHEMA, "out")
-
-
-def test_reports_with_gaps_obey_the_schema() -> None:
-    found = probe(PACKS / "oga-0.11.2-smollm3")
-    assert found.gaps
-    validate(found.to_dict(), SCHEMA, "out")
-    assert "not probed" in found.text()
-    assert "RPE016    packimport patch CONTAINER -o OUT takes the nodes" in found.text()
-
-
-def test_a_right_pack_needs_nothing_done(tmp_path: Path) -> None:
-    assert "what to do" not in probe(PACKS / "oga-0.18.0-qwen3").text()
-
-
-def test_a_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pack = tiny_pack(tmp_path / "p")
-    code, out, err = ended(capsys, pack, "--probe", "--format", "json")
-    assert code == 3
-    validate(json.loads(out), SCHEMA, "out")
-    assert "Name the source model's config.json with --config" in err
-    assert err.count("\n") == 1
-    code, out, err = ended(capsys, pack, "--probe", "--model", "nobody/knows")
-    assert (code, out) == (2, "")
-    assert "nobody/knows" in err
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--probe", "--prompt", "x"], "--probe runs nothing of the pack"),
-        (["--probe", "--ep", "cuda"], "--probe runs nothing of the pack"),
-        (["--probe", "--allow-custom-ops", "00"], "--probe runs nothing of the pack"),
-        (["--probe", "--self-check"], "do one thing at a time"),
-        (["--probe", "--config", "a", "--model", "b"], "both declare the schedule"),
-        (["--self-check", "--config", "a"], "--config belongs to --probe"),
-        (["--self-check", "--format", "json"], "--format json belongs to --probe"),
-    ],
-)
-def test_wrong_usage_of_the_probe(
-    args: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = ended(capsys, tiny_pack(tmp_path / "p"), *args)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
-def test_no_library_of_the_pack_is_touched(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pack = tiny_pack(tmp_path / "p", config={})
-    genai = json.loads((pack / "genai_config.json").read_text("utf-8"))
-    options = genai["model"]["decoder"]["session_options"]
-    options |= {"custom_ops_library": "evil.dll", "custom_allocator": "evil"}
-    genai["model"]["decoder"]["pipeline"] = [
-        {"all": {"filename": "model.onnx", "session_options": {"custom_ops_library": "evil.dll"}}}
-    ]
-    write_json(pack / "genai_config.json", genai)
-    (pack / "evil.dll").write_bytes(b"not a library")
-    assert ended(capsys, pack, "--probe")[0] == 0
-
-
-def test_without_onnxruntime(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    code, out, err = ended(capsys, tiny_pack(tmp_path / "p", config={}), "--probe")
-    assert (code, out) == (3, "")
-    assert "pip install onnxruntime" in err
